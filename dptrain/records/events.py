@@ -1,0 +1,88 @@
+"""Append-only JSON lines: one file per rank and attempt, one for the launcher. A torn last line is tolerated.
+
+Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kind:
+
+    {"kind": "start", "t": 1.0, "rank": 0, "world_size": 4, "host": "n1", "pid": 71, "job_id": "12", "attempt": 1,
+     "device": "cpu", "cpus": 2, "threads": 2, "python": "/usr/bin/python3", "versions": {"torch": "2.14.1"}}
+    {"kind": "phase", "t": 1.1, "phase": "setup"}            phases in order: setup, run, close
+    {"kind": "steps", "t": 1.2, "steps": 100}                the planned number of steps, once known
+    {"kind": "step", "t": 2.0, "step": 1, "seconds": 0.8, "psnr_db": 24.1, "loss": null, "lr": null,
+     "peak_memory_bytes": 1048576, "bytes_sent": 8192}       after step 1; step counts over the whole run, not the attempt
+    {"kind": "heartbeat", "t": 2.5, "phase": "run", "step": 1, "peak_memory_bytes": 1048576, "bytes_sent": 8192}
+    {"kind": "save", "t": 3.0, "step": 20, "seconds": 0.2}
+    {"kind": "signal", "t": 4.0, "signal": "SIGUSR2"}
+    {"kind": "requeue", "t": 4.1, "step": 31, "reason": "preempted" | "timed-out"}
+    {"kind": "final", "t": 9.0, "step": 100, "steps": 100, "peak_memory_bytes": 1048576, "bytes_sent": 8192,
+     "tiles": [0, 2]}                                        last line of a rank that did all it was asked for
+    {"kind": "failure", "t": 9.0, "class": "exception", "step": 12, "signal": null, "message": "ValueError: ...",
+     "traceback": "...", "secondary": false}                 last line of a rank that failed; class: see status
+
+Lines of the launcher:
+
+    {"kind": "launched", "t": 0.5, "host": "n1", "pid": 70, "world_size": 4}
+    {"kind": "exit", "t": 9.1, "rank": 2, "host": "n1", "pid": 73, "exitcode": -9, "signal": "SIGKILL"}
+    {"kind": "ended", "t": 9.5, "exitcode": 1}
+    {"kind": "cancel", "t": 5.0, "by": "dptrain cancel"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class EventLog:
+    """Appends events to one file; each line is one `write`, so that a reader sees whole lines but the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one event; `t` is now. Non-finite numbers are written as null, since JSON has none."""
+        record = {"kind": kind, "t": round(time.time(), 3), **fields}
+        os.write(self._fd, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def append_event(path: Path, kind: str, **fields: Any) -> None:
+    """Append one event to a file that is opened only for it."""
+    log = EventLog(path)
+    try:
+        log.write(kind, **fields)
+    finally:
+        log.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Every whole line of the file, oldest first; a file that is absent has none, a torn line is skipped."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            yield event
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,128 @@
+"""RunPaths: the only place that knows a file name under a run directory (docs/run-directory.md draws the tree)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def runs_root() -> Path:
+    """The folder that holds run directories: `DPTRAIN_RUNS`, or `./runs`."""
+    return Path(os.environ.get("DPTRAIN_RUNS") or "runs").absolute()
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """Files of one attempt: the first start is attempt 1, each restart one more."""
+
+    dir: Path
+
+    def rank_events(self, rank: int) -> Path:
+        """JSON lines of one rank (`events.py`)."""
+        return self.dir / f"rank-{rank}.jsonl"
+
+    def rank_log(self, rank: int) -> Path:
+        """stdout and stderr of one rank; the first line holds job id, attempt, host, rank."""
+        return self.dir / f"rank-{rank}.log"
+
+    @property
+    def launcher_events(self) -> Path:
+        """JSON lines of what started the ranks: start, exit codes or signals per rank, cancel requests."""
+        return self.dir / "launcher.jsonl"
+
+    @property
+    def launcher_log(self) -> Path:
+        """stdout and stderr of the launcher itself: what a rank prints before its own log is open ends here."""
+        return self.dir / "launcher.log"
+
+    @property
+    def rendezvous(self) -> Path:
+        """Where rank 0 listens: JSON {job_id, attempt, hosts, port}."""
+        return self.dir / "rendezvous.json"
+
+    def ranks(self) -> list[int]:
+        """Ranks that have written events, ascending."""
+        return sorted(int(p.stem[5:]) for p in self.dir.glob("rank-*.jsonl"))
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Every path of one run."""
+
+    dir: Path
+
+    @property
+    def run_id(self) -> str:
+        """A run id is its folder's name."""
+        return self.dir.name
+
+    @property
+    def spec(self) -> Path:
+        """The resolved spec, defaults written out; what the ranks read."""
+        return self.dir / "spec.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.dir / "plan.json"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, git commit and dirty flag, host; never values of environment variables."""
+        return self.dir / "environment.json"
+
+    @property
+    def submission(self) -> Path:
+        """The sbatch text that was submitted; absent for a local run."""
+        return self.dir / "submission.sh"
+
+    @property
+    def intent(self) -> Path:
+        """What was asked for and how far submission got (`intent.py`)."""
+        return self.dir / "intent.json"
+
+    @property
+    def submitit(self) -> Path:
+        """submitit's own folder: the pickled call, which holds only the run directory, and its result."""
+        return self.dir / "submitit"
+
+    @property
+    def batch_log(self) -> Path:
+        """Folder of the batch script's own output, `batch-<job id>.log`."""
+        return self.dir / "batch"
+
+    @property
+    def saves(self) -> Path:
+        return self.dir / "saves"
+
+    def save(self, step: int) -> Path:
+        """One save: complete or absent (written beside, then renamed)."""
+        return self.saves / f"step-{step}"
+
+    @property
+    def result(self) -> Path:
+        return self.dir / "result.json"
+
+    @property
+    def output(self) -> Path:
+        """Reconstructions and pictures."""
+        return self.dir / "output"
+
+    @property
+    def attempts_dir(self) -> Path:
+        return self.dir / "attempts"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.attempts_dir / str(number))
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts that exist, ascending."""
+        if not self.attempts_dir.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.attempts_dir.iterdir() if p.name.isdigit())
+
+    def create(self) -> None:
+        """Make every folder; all exist before submission. Raises FileExistsError for a run that exists."""
+        self.dir.mkdir(parents=True)
+        for folder in (self.attempt(1).dir, self.submitit, self.batch_log, self.saves, self.output):
+            folder.mkdir(parents=True)
