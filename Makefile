@@ -1,0 +1,60 @@
+# One environment, .venv/, made once by the first target that needs it. Every target can be called first.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format wheel-check ci acceptance weights slurm-up slurm-down clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
+
+setup: $(STAMP)  ## make .venv/ and install dptrain into it (once)
+
+# A half-made environment has no stamp: the same commands complete it. A changed pyproject.toml installs into the same one.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "dptrain needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | tail -n 1)"; \
+	  echo "    write: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it needs the package python3-venv"; exit 2; }
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## reconstruct a photograph on two local ranks
+	$(VENV)/bin/dptrain infer templates/demo.yaml --cluster local
+
+test: $(STAMP)  ## every test (at most 15 minutes on 2 cores)
+	$(PY) -m pytest -m "not acceptance"
+
+check: $(STAMP)  ## ruff and mypy --strict
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(STAMP)  ## rewrite the code as `make check` wants it
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+wheel-check: $(STAMP)  ## build the wheel and look into it
+	$(PY) scripts/wheel_check.py
+
+ci: check wheel-check test  ## what .ci/run runs
+
+acceptance: $(STAMP) weights  ## the long matrices and the benchmarks
+	$(PY) -m pytest -m acceptance
+	$(PY) benchmarks/replicated.py
+
+weights: $(STAMP)  ## the photographs needed to train and measure the built-in denoiser
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,weights]'
+
+slurm-up: $(STAMP)  ## start a small SLURM on this machine
+	$(PY) -m tests.slurm_cluster up
+
+slurm-down: $(STAMP)  ## stop it
+	$(PY) -m tests.slurm_cluster down
+
+clean:  ## remove what tests and builds left; runs/ and .venv/ stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
