@@ -1,0 +1,57 @@
+"""Arguments and options that several commands share; each is declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Run ids for shell completion, newest first."""
+    from dptrain.records.index import find_runs
+
+    names = [paths.run_id for paths in reversed(find_runs())]
+    return [name for name in ["last", *names] if name.startswith(incomplete)]
+
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The YAML spec.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the spec, e.g. algorithm.iterations=20. Repeatable."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="Cluster profile. Default: DPTRAIN_CLUSTER, the spec's, SLURM if it answers, else local.",
+    ),
+]
+RunName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run instead of the spec's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Write the run folder and the script, submit nothing.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Local runs: return at once instead of following.")]
+Wait = Annotated[bool, typer.Option("--wait", help="SLURM runs: return when the run has ended, with its exit code.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after so long (exit 124); the run goes on."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Start although the plan says that it does not fit.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Run = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Run id, run directory, unique prefix, or `last`.", autocompletion=complete_runs),
+]
+Runs = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs),
+]
+MaybeRuns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN...]",
+        help="Run ids, directories, unique prefixes, or `last`; default: all.",
+        autocompletion=complete_runs,
+    ),
+]

@@ -1,0 +1,68 @@
+"""How commands print: plain text without control characters unless a person sits at a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dptrain.errors import DptrainError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that colours only in a terminal, never guesses markup in our text, and does not wrap piped lines."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream.isatty()
+    return Console(
+        stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=not terminal, width=None if terminal else 1000
+    )
+
+
+def say(text: str = "") -> None:
+    """One or more lines on stdout."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """A line for people on stderr, so that stdout stays the answer."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout; other programs read it."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def print_error(error: DptrainError) -> None:
+    """The message of an error on stderr, red in a terminal."""
+    if sys.stderr.isatty():
+        console(stderr=True).print(f"dptrain: {error}", style="red")
+    else:
+        note(f"dptrain: {error}")
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] = ()) -> None:
+    """Aligned columns; `styles` colours whole rows in a terminal."""
+    if sys.stdout.isatty():
+        _rich_table(header, rows, styles)
+        return
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+    for line in [header, *rows]:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for i, row in enumerate(rows):
+        table.add_row(*row, style=styles[i] if i < len(styles) else None)
+    console().print(table)
