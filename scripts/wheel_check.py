@@ -94,7 +94,9 @@ def import_installed(wheel: Path, folder: Path) -> None:
     ]
     subprocess.run([*install, "--target", str(target), str(wheel)], check=True)
     code = f"import sys; sys.path.insert(0, {str(target)!r})\n{IMPORT_ALL}"
-    subprocess.run([sys.executable, "-I", "-c", code, str(target)], check=True, cwd=folder)
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(target)], check=False, cwd=folder)
+    if done.returncode != 0:
+        raise SystemExit(f"{wheel.name}: a module of the installed wheel does not import (above)")
 
 
 def main() -> None:
