@@ -1,5 +1,7 @@
 # One environment, .venv/, made once by the first target that needs it. Every target can be called first.
-PYTHON ?= python3
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c '$(RECENT)' 2>/dev/null && echo $$p && break; done),python3)
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
@@ -14,7 +16,7 @@ setup: $(STAMP)  ## make .venv/ and install dptrain into it (once)
 
 # A half-made environment has no stamp: the same commands complete it. A changed pyproject.toml installs into the same one.
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	@$(PYTHON) -c '$(RECENT)' 2>/dev/null || { \
 	  echo "dptrain needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | tail -n 1)"; \
 	  echo "    write: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
