@@ -54,6 +54,12 @@ def test_package_list_equals_the_tree() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Two tests of one name in two folders would otherwise be one module to pytest and mypy."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert not [str(f.relative_to(ROOT)) for f in sorted(folders) if not (f / "__init__.py").is_file()]
+
+
 def test_cli_link_points_to_the_real_folder() -> None:
     link = ROOT / "dptrain" / "cli"
     assert link.is_symlink() and link.readlink() == Path("../cli")
