@@ -14,13 +14,11 @@ QUERY_TIMEOUT_S = 20.0
 KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 """How a client finds and convinces its controller: removing these as well leaves sbatch without a cluster."""
 
-RANK_VARIABLES = frozenset(
-    {
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK"),
-        *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-        *("DPTRAIN_ATTEMPT", "DPTRAIN_JOB_ID", "SUBMITIT_EXECUTOR", "SUBMITIT_FOLDER"),
-    }
-)
+_RANK_VARIABLES = """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE NODE_RANK ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE
+    MASTER_ADDR MASTER_PORT DPTRAIN_ATTEMPT DPTRAIN_JOB_ID SUBMITIT_EXECUTOR SUBMITIT_FOLDER
+"""
+RANK_VARIABLES = frozenset(_RANK_VARIABLES.split())
 """What tells a process which rank it is; inherited from an outer job it would be wrong."""
 
 _RANK_PREFIXES = ("TORCHELASTIC_", "PMI_", "PMIX_", "PMI2_", "OMPI_")

@@ -22,45 +22,12 @@ SETUP_FAILED = "dptrain: setup line failed with exit code"
 PICKLE_FOLDER = "submitit"
 """Relative to the folder the job runs in; submitit finds its pickled call there by job id."""
 
-EXTRA_KEYS = frozenset(
-    {
-        *(
-            "begin",
-            "bb",
-            "clusters",
-            "contiguous",
-            "core-spec",
-            "cores-per-socket",
-            "deadline",
-            "dependency",
-            "distribution",
-        ),
-        *(
-            "exclude",
-            "exclusive",
-            "gpu-bind",
-            "gpu-freq",
-            "hint",
-            "licenses",
-            "mail-type",
-            "mail-user",
-            "mem-bind",
-            "mincpus",
-        ),
-        *(
-            "network",
-            "nice",
-            "nodefile",
-            "nodelist",
-            "oversubscribe",
-            "prefer",
-            "priority",
-            "reservation",
-            "sockets-per-node",
-        ),
-        *("spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "use-min-nodes", "wckey"),
-    }
-)
+_EXTRA_KEYS = """
+    bb begin contiguous core-spec cores-per-socket deadline dependency distribution exclude exclusive gpu-bind gpu-freq hint
+    licenses mail-type mail-user mem-bind mincpus network nice nodelist oversubscribe prefer priority reservation
+    sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes wckey
+"""
+EXTRA_KEYS = frozenset(_EXTRA_KEYS.split())
 """Keys `extra_sbatch` may hold. An empty value gives a line without `=`."""
 
 _OWN_KEYS = {

@@ -1,0 +1,44 @@
+"""Whether a process of this machine is still the one that was started: /proc, since a pid alone is reused."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+Alive = Literal["alive", "gone", "unknown"]
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (field 22 of its stat file); None where it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command, in parentheses, may itself hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def alive(pid: int, host: str | None, started: int | None) -> Alive:
+    """Whether the process still runs; unknown on another host, which cannot be looked into from here.
+
+    :param started: its `start_ticks` when it was recorded; None: not recorded, so any process of that pid counts.
+    """
+    if host not in (None, socket.gethostname()):
+        return "unknown"
+    if not Path("/proc/self/stat").exists():
+        return _alive_without_proc(pid)
+    now = start_ticks(pid)
+    return "gone" if now is None or (started is not None and now != started) else "alive"
+
+
+def _alive_without_proc(pid: int) -> Alive:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return "gone"
+    except PermissionError:
+        return "alive"
+    return "alive"
