@@ -1,0 +1,76 @@
+"""From a spec to the objects of a run: physics, step size, denoiser, tile grid, algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dptrain.engine.denoisers import build_denoiser, load_run_parameters
+from dptrain.engine.pnp import PlugAndPlay
+from dptrain.engine.problems import build_physics, operator_norm_sq
+from dptrain.engine.session import Session
+from dptrain.geometry.tiles import tile_grid
+from dptrain.spec.schema import Spec
+
+STEP_SIZE_SHARE = 0.99
+"""`step_size: auto` takes this share of 1 / ||A||^2; below 2 / ||A||^2 the gradient step does not diverge."""
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+"""dtype of iterate, physics and weights; bf16 concerns the inside of the denoiser."""
+
+
+@dataclass(kw_only=True)
+class Built:
+    """What both tasks work with."""
+
+    physics: Any
+    """deepinv StackedLinearPhysics, whole on this rank: simulates measurements."""
+    algorithm: PlugAndPlay
+    dtype: torch.dtype
+
+
+def step_size(spec: Spec, norm_sq: float) -> float:
+    """gamma of the spec, checked against the operator.
+
+    :raises ValueError: at 2 / ||A||^2 or more, where a gradient step diverges.
+    """
+    if spec.algorithm.step_size == "auto":
+        return STEP_SIZE_SHARE / norm_sq
+    if spec.algorithm.name in ("pgd", "fista") and spec.algorithm.step_size >= 2 / norm_sq:
+        raise ValueError(
+            f"algorithm.step_size is {spec.algorithm.step_size:g}, but must stay below 2 / ||A||^2 = {2 / norm_sq:.4g}"
+        )
+    return spec.algorithm.step_size
+
+
+def build(session: Session, trainable: tuple[str, ...] = ()) -> Built:
+    """Build everything on this rank; every rank builds the same."""
+    spec, ctx = session.spec, session.ctx
+    dtype = DTYPES[spec.resources.precision]
+    physics = build_physics(spec, ctx.device, dtype)
+    shape = (1, spec.problem.channels, *spec.problem.image_size)
+    norm_sq = operator_norm_sq(physics, shape, ctx.device, dtype, spec.run.seed)
+    sigma = spec.algorithm.sigma
+    algorithm = PlugAndPlay(
+        spec.algorithm,
+        ctx,
+        physics,
+        build_denoiser(spec, ctx.device, dtype),
+        tile_grid(spec.problem.image_size, spec.tiling),
+        channels=spec.problem.channels,
+        step_size=step_size(spec, norm_sq),
+        norm_sq=norm_sq,
+        sigma=None if sigma == "noise" else float(sigma),
+        dtype=dtype,
+        max_batch_size=session.plan["max_batch_size"],
+        checkpoint=session.plan["checkpoint"],
+        bf16=spec.resources.precision == "bf16",
+        compiled=spec.resources.compile,
+        trainable=trainable,
+    )
+    learned = load_run_parameters(spec)
+    if learned is not None:
+        algorithm.load_parameters_k(learned)
+        print("step sizes and noise levels are those the run trained", flush=True)
+    return Built(physics=physics, algorithm=algorithm, dtype=dtype)

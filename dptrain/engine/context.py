@@ -1,0 +1,161 @@
+"""Who am I: environment -> rank, device, process group. The only reader of `SLURM_*`, `RANK` and their relatives on a rank.
+
+Ranks meet through a TCP store whose port the operating system picks on rank 0, so no port is ever guessed; its address is
+written to the attempt's rendezvous file, together with job id and attempt, so that a leftover of another attempt is not taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepinv.distributed import DistributedContext
+
+from dptrain.records.intent import write_json
+from dptrain.records.paths import AttemptPaths
+
+
+class WorldMismatch(RuntimeError):
+    """The job has another number of ranks than was planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """What the launcher told this process."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    job_id: str
+    attempt: int
+    launcher: str
+
+    @classmethod
+    def read(cls) -> RankEnvironment:
+        """From torch's launcher (`RANK`), from srun (`SLURM_PROCID`), or a single process.
+
+        torch's launcher is looked at first: it may itself run inside an allocation.
+        """
+        env = os.environ
+        if "RANK" in env and "WORLD_SIZE" in env:
+            return cls(
+                rank=int(env["RANK"]),
+                world_size=int(env["WORLD_SIZE"]),
+                local_rank=int(env.get("LOCAL_RANK", "0")),
+                local_world_size=int(env.get("LOCAL_WORLD_SIZE", env["WORLD_SIZE"])),
+                job_id=env.get("DPTRAIN_JOB_ID", str(os.getppid())),
+                attempt=int(env.get("DPTRAIN_ATTEMPT", "1")),
+                launcher="local",
+            )
+        if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
+            array = env.get("SLURM_ARRAY_JOB_ID")
+            return cls(
+                rank=int(env["SLURM_PROCID"]),
+                world_size=int(env["SLURM_NTASKS"]),
+                local_rank=int(env["SLURM_LOCALID"]),
+                local_world_size=int(env["SLURM_NTASKS"]) // max(1, int(env.get("SLURM_NNODES", "1"))),
+                job_id=f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"],
+                attempt=int(env.get("SLURM_RESTART_COUNT", "0")) + 1,
+                launcher="slurm",
+            )
+        return cls(
+            rank=0, world_size=1, local_rank=0, local_world_size=1, job_id=str(os.getpid()), attempt=1, launcher="none"
+        )
+
+    def export(self) -> None:
+        """Set the variables deepinv and torch read, from what was found."""
+        os.environ["RANK"] = str(self.rank)
+        os.environ["WORLD_SIZE"] = str(self.world_size)
+        os.environ["LOCAL_RANK"] = str(self.local_rank)
+        os.environ["LOCAL_WORLD_SIZE"] = str(self.local_world_size)
+        if self.local_world_size == self.world_size:
+            # All ranks on one host: its name need not resolve, and must not leave the host.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+    @property
+    def host(self) -> str:
+        """The node's name as the scheduler knows it, else the host's."""
+        return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+class RankContext(DistributedContext):  # type: ignore[misc]
+    """deepinv's context that also counts what this rank sends, and leaves without a collective after an error."""
+
+    def __init__(self, env: RankEnvironment, seed: int, on_communication: Callable[[], None] | None = None) -> None:
+        super().__init__(seed=seed, seed_offset=False, cleanup=False)
+        self.env = env
+        self.bytes_sent = 0
+        self._on_communication = on_communication
+
+    def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        # Counted as a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
+        if self.use_dist and self.world_size > 1:
+            passes = 2 if fn is dist.all_reduce else 1
+            self.bytes_sent += passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size
+            if self._on_communication is not None:
+                self._on_communication()
+        return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]
+
+
+def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:
+    """Compare the world sizes, meet the other ranks and start the process group.
+
+    :param planned_world_size: what plan asked for.
+    :param attempt: where the rendezvous file lies.
+    :param timeout_s: limit for meeting, and afterwards for any one collective.
+    :raises WorldMismatch: where the job has another number of ranks; before any work and without waiting for anyone.
+    """
+    if env.world_size != planned_world_size:
+        raise WorldMismatch(
+            f"planned {planned_world_size} ranks, but this process is rank {env.rank} of {env.world_size}: "
+            f"the launcher started another number of ranks, or a set-up line removed their identity"
+        )
+    store = _meet(env, attempt, timedelta(seconds=timeout_s))
+    backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() > 0 else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=env.rank, world_size=env.world_size, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def disconnect() -> None:
+    """Leave the process group after a run that ended well, all ranks together."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _meet(env: RankEnvironment, attempt: AttemptPaths, timeout: timedelta) -> dist.Store:
+    if env.rank == 0:
+        store = dist.TCPStore(
+            "127.0.0.1" if env.local_world_size == env.world_size else socket.gethostname(),
+            0,
+            env.world_size,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+        )
+        address = {"job_id": env.job_id, "attempt": env.attempt, "host": store.host, "port": store.port}
+        write_json(attempt.rendezvous, address)
+        return store
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            address = json.loads(attempt.rendezvous.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            address = {}
+        if address.get("job_id") == env.job_id and address.get("attempt") == env.attempt:
+            return dist.TCPStore(
+                address["host"], address["port"], env.world_size, is_master=False, wait_for_workers=False, timeout=timeout
+            )
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 did not write {attempt.rendezvous.name} within {timeout.total_seconds():.0f} s")
+        time.sleep(0.05)

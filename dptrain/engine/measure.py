@@ -1,0 +1,147 @@
+"""What a step costs: seconds per section, and the peak of storages alive at once.
+
+On CUDA the allocator keeps the peak. On CPU nothing does, so `StorageTracker` sees every tensor that an operation returns and
+adds up the storages that are alive; it costs some microseconds per operation and nothing in memory.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_iter
+
+ALLOCATION_BYTES = 512
+"""CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
+
+
+class StorageTracker(TorchDispatchMode):
+    """Bytes of all tensor storages alive, and their peak, from the moment of entering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current_bytes = 0
+        self.peak_bytes = 0
+        self._alive: dict[int, int] = {}
+
+    def watch(self, *values: Any) -> None:
+        """Count tensors that existed before: parameters and buffers of modules, tensors in any nesting."""
+        for value in values:
+            tensors = (
+                [*value.parameters(), *value.buffers()] if isinstance(value, torch.nn.Module) else tree_iter(value)
+            )
+            for tensor in tensors:
+                if isinstance(tensor, torch.Tensor):
+                    self._add(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for value in tree_iter(out):
+            if isinstance(value, torch.Tensor):
+                self._add(value)
+        return out
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self._alive[key] = size
+        self.current_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        weakref.finalize(storage, self._drop, key)
+
+    def _drop(self, key: int) -> None:
+        self.current_bytes -= self._alive.pop(key, 0)
+
+
+class Meter:
+    """Seconds per section of each step, and this rank's peak memory."""
+
+    def __init__(self, device: torch.device, *, track: bool) -> None:
+        """
+        :param device: where the work runs.
+        :param track: on CPU, follow storages; not possible around compiled code, where the process's peak stands in.
+        """
+        self.device = device
+        self.tracker = StorageTracker() if track and device.type == "cpu" else None
+        self._open: dict[str, float] = defaultdict(float)
+        self._steps: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def tracking(self, *existing: Any) -> Iterator[None]:
+        """Track memory inside; `existing` are modules and tensors made before."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        if self.tracker is None:
+            yield
+            return
+        self.tracker.watch(*existing)
+        with self.tracker:
+            yield
+
+    def watch(self, *existing: Any) -> None:
+        """Count modules and tensors made outside the tracking."""
+        if self.tracker is not None:
+            self.tracker.watch(*existing)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what happens inside out of the account: metrics are not part of the step."""
+        with _disable_current_modes():
+            yield
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Peak so far: the allocator's on CUDA, the tracker's on CPU, else the process's resident peak."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        if self.tracker is not None:
+            return self.tracker.peak_bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Time a part of a step; the parts of one name add up within the step."""
+        self._wait()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._wait()
+            self._open[name] += time.perf_counter() - start
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed as a section."""
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self.section(name):
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    def close_step(self, total_s: float, parts: tuple[str, ...]) -> None:
+        """End a step of `total_s` seconds: what `parts` do not explain is `other`."""
+        for name in parts:
+            self._steps[name].append(self._open[name])
+        self._steps["other"].append(max(0.0, total_s - sum(self._open[name] for name in parts)))
+        self._open.clear()
+
+    def medians(self) -> dict[str, float]:
+        """Median seconds per section over the steps, without the first, which pays for warm-up, where there are more."""
+        return {name: statistics.median(v[1:] if len(v) > 1 else v) for name, v in self._steps.items()}
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

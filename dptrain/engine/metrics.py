@@ -1,0 +1,28 @@
+"""PSNR and SSIM of an iterate against its truth, image range [0, 1]."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torchmetrics.functional.image import structural_similarity_index_measure
+
+SSIM_WINDOW = 11
+"""Edge of SSIM's Gaussian window (Wang et al., Image quality assessment, 2004); smaller images have no SSIM."""
+
+
+def psnr_db(x: torch.Tensor, truth: torch.Tensor) -> float:
+    """Peak signal-to-noise ratio in dB over all images of the batch; 1 is the peak. Equal images: inf."""
+    mse = float((x - truth).square().mean())
+    if mse == 0:
+        return math.inf
+    return -10 * math.log10(mse) if mse == mse else math.nan
+
+
+def ssim(x: torch.Tensor, truth: torch.Tensor) -> float | None:
+    """Structural similarity, mean over the batch; None where an axis is shorter than the window."""
+    if min(x.shape[2:]) < SSIM_WINDOW:
+        return None
+    value = structural_similarity_index_measure(x.float(), truth.float(), data_range=1.0)
+    assert isinstance(value, torch.Tensor)
+    return float(value)

@@ -1,0 +1,163 @@
+"""The plug-and-play iteration and its unrolled network, on deepinv's algorithms, distributed in the layout `replicated`.
+
+x_{k+1} = D_sigma(x_k - gamma grad f(x_k)) with f(x) = sum_i 1/2 ||A_i x - y_i||^2 (PGD), or deepinv's FISTA, DRS, ADMM, HQS
+with the same f and D. One loop serves reconstruction (no gradient, metrics after every step) and training (K steps unrolled).
+Cost of this layout: the whole image on every rank, one all_reduce of it per denoiser call and per data step
+(`deepinv.distributed.distribute`); operators are dealt to ranks whole, tiles round robin.
+
+Letters: x, z iterates of shape (B, C, ...), replicated; y a TensorList of O operators' measurements (B, C, ...), on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from deepinv.distributed import distribute
+from deepinv.optim import ADMM, DRS, FISTA, HQS, PGD
+from deepinv.optim.data_fidelity import L2
+from deepinv.optim.prior import PnP
+
+from dptrain.engine.context import RankContext
+from dptrain.engine.tiled import GridStrategy, InnerDenoiser
+from dptrain.geometry.tiles import TileGrid
+from dptrain.spec.schema import Algorithm
+
+ALGORITHMS = {"pgd": PGD, "fista": FISTA, "drs": DRS, "admm": ADMM, "hqs": HQS}
+
+Iterate = dict[str, Any]
+"""deepinv's state of an algorithm: `est`, a tuple (x, z), and what else the algorithm carries."""
+
+
+class PlugAndPlay(torch.nn.Module):
+    """One algorithm with its denoiser, physics and step sizes, ready to iterate."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        ctx: RankContext,
+        physics: Any,
+        network: torch.nn.Module,
+        grid: TileGrid,
+        *,
+        channels: int,
+        step_size: float,
+        norm_sq: float,
+        sigma: float | None,
+        dtype: torch.dtype,
+        max_batch_size: int,
+        checkpoint: str,
+        bf16: bool = False,
+        compiled: bool = False,
+        trainable: tuple[str, ...] = (),
+    ) -> None:
+        """
+        :param physics: a deepinv StackedLinearPhysics, whole on every rank; distributed here.
+        :param network: denoiser called as network(x, sigma).
+        :param step_size: gamma; with trainable step sizes, the start of every gamma_k.
+        :param norm_sq: ||A||^2 of the stacked operator.
+        :param sigma: noise level given to the denoiser; None: given per call.
+        :param max_batch_size: tiles per denoiser call.
+        :param checkpoint: deepinv's mode: auto, always, never.
+        :param trainable: of denoiser, step_size, sigma; the others keep their values.
+        """
+        super().__init__()
+        self.algorithm, self.ctx, self.norm_sq, self.dtype = algorithm, ctx, norm_sq, dtype
+        self.iterations = algorithm.iterations
+        network.requires_grad_("denoiser" in trainable)
+        keys = {"step_size": "stepsize", "sigma": "g_param"}
+        learned = [keys[name] for name in trainable if name in keys]
+        values = self.iterations if learned else 1
+        optim = ALGORITHMS[algorithm.name](
+            data_fidelity=L2(),
+            prior=PnP(InnerDenoiser(network, bf16=bf16, compiled=compiled)),
+            stepsize=[step_size] * values,
+            sigma_denoiser=[0.0 if sigma is None else sigma] * values,
+            max_iter=self.iterations,
+            unfold=True,
+            trainable_params=learned,
+        )
+        self.strategy = GridStrategy(grid, batch=1, channels=channels)
+        # The whole model in one dtype: deepinv makes trainable step sizes float32.
+        self.optim = distribute(
+            optim.to(dtype),
+            ctx,
+            type_object="module",
+            dtype=dtype,
+            tiling_strategy=self.strategy,
+            max_batch_size=max_batch_size,
+            checkpoint_batches=checkpoint,
+        )
+        self.physics = distribute(physics, ctx, type_object="linear_physics", dtype=dtype)
+        # deepinv's implicit backward of a proximal step does not know stacked measurements; without it the steps are unrolled.
+        self.physics.implicit_backward_solver = False
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """The denoiser's network, without what wraps it."""
+        network: torch.nn.Module = self.optim.prior[0].denoiser.processor.network
+        return network
+
+    @property
+    def parameters_k(self) -> dict[str, list[torch.Tensor]]:
+        """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
+        named = {"step_size": "stepsize", "sigma": "g_param"}
+        return {
+            name: [torch.as_tensor(v, dtype=self.dtype) for v in self.optim.params_algo[key]] for name, key in named.items()
+        }
+
+    def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
+        """Set gamma_k and sigma_k from tensors of shape (1,) or (K,).
+
+        :raises ValueError: another number of steps than the values were trained for.
+        """
+        named = {"step_size": "stepsize", "sigma": "g_param"}
+        for name, tensor in values.items():
+            numbers = tensor.reshape(-1).tolist()
+            if len(numbers) not in (1, self.iterations):
+                raise ValueError(
+                    f"{name} was trained for {len(numbers)} unrolled steps, algorithm.iterations is {self.iterations}"
+                )
+            current = self.optim.params_algo[named[name]]
+            if isinstance(current, torch.nn.ParameterList):
+                with torch.no_grad():
+                    for parameter, number in zip(current, numbers * (len(current) // len(numbers)), strict=True):
+                        parameter.fill_(number)
+            else:
+                self.optim.params_algo[named[name]] = numbers
+        self.optim.init_params_algo = self.optim.params_algo.copy()
+
+    def initial(self, y: Any) -> Iterate:
+        """First iterate: A^T y / ||A||^2, or zeros of its shape."""
+        with torch.no_grad():
+            x = self.physics.A_adjoint(y) / self.norm_sq
+        if self.algorithm.init == "zeros":
+            x = torch.zeros_like(x)
+        return {"est": (x, x), "cost": None, "it": 0}
+
+    def iterate(self, state: Iterate, k: int, y: Any, sigma: torch.Tensor | None = None) -> Iterate:
+        """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k."""
+        params = self.optim.update_params_fn(k)
+        if sigma is not None:
+            params["g_param"] = sigma
+        optim = self.optim
+        result: Iterate = optim.fixed_point.iterator(
+            state, optim.update_data_fidelity_fn(k), optim.update_prior_fn(k), params, y, self.physics
+        )
+        return result
+
+    def forward(
+        self,
+        y: Any,
+        sigma: torch.Tensor | None = None,
+        after_step: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """All K steps from the initial iterate; returns x_K of shape (B, C, ...)."""
+        state = self.initial(y)
+        for k in range(self.iterations):
+            state = self.iterate(state, k, y, sigma)
+            if after_step is not None:
+                after_step(k, state["est"][0])
+        x: torch.Tensor = state["est"][0]
+        return x

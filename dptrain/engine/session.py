@@ -1,0 +1,204 @@
+"""One rank's part of one attempt: its log, its event file, its watch and signals, from opening to the last record."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, connect
+from dptrain.engine.measure import Meter
+from dptrain.engine.watch import Requests, Watch
+from dptrain.errors import DptrainError
+from dptrain.records.events import EventLog
+from dptrain.records.intent import Intent, read_intent
+from dptrain.records.paths import AttemptPaths, RunPaths
+from dptrain.spec.load import load_spec
+from dptrain.spec.schema import Spec
+
+STARTED_S = time.time()
+"""When this process was young enough to call it the start of the attempt."""
+LOST_CONNECTION = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "socket timeout",
+    "timed out waiting",
+    "remote process exited",
+    "heartbeat monitor",
+    "wait timeout after",
+)
+"""Words of gloo, NCCL and the store when another rank is gone: the consequence of a failure, not the failure."""
+
+
+class BudgetSpent(RuntimeError):
+    """The last allowed restart was used; `reason` is timed-out or preempted."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Diverged(RuntimeError):
+    """The iterate is no longer finite."""
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What the loops need; everything a rank knows of its run."""
+
+    paths: RunPaths
+    attempt: AttemptPaths
+    env: RankEnvironment
+    intent: Intent
+    events: EventLog
+    watch: Watch
+    requests: Requests
+    spec: Spec
+    plan: dict[str, Any]
+    ctx: RankContext
+    meter: Meter
+    started_s: float
+    """Start of this attempt, seconds since the epoch."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes what the run has once."""
+        return self.env.rank == 0
+
+    def done(self, step: int, seconds: float, **numbers: float | None) -> None:
+        """Record that a step is over."""
+        self.watch.progress(step)
+        self.events.write(
+            "step",
+            step=step,
+            seconds=round(seconds, 6),
+            peak_memory_bytes=self.meter.peak_memory_bytes,
+            bytes_sent=self.ctx.bytes_sent,
+            **numbers,
+        )
+
+    def final(self, tiles: set[int]) -> None:
+        """Record that this rank did all it was asked for; its last line."""
+        self.events.write(
+            "final",
+            step=self.watch.step,
+            steps=self.intent.steps,
+            peak_memory_bytes=self.meter.peak_memory_bytes,
+            bytes_sent=self.ctx.bytes_sent,
+            tiles=sorted(tiles),
+        )
+
+
+def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment, EventLog]:
+    """Move stdout and stderr into this rank's log and write the start event.
+
+    From here on everything this process prints, also from C code, ends in `rank-<r>.log`.
+    """
+    paths = RunPaths(Path(run_dir))
+    env = RankEnvironment.read()
+    attempt = paths.attempt(env.attempt)
+    attempt.dir.mkdir(parents=True, exist_ok=True)
+    log = os.open(attempt.rank_log(env.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    cpus = len(os.sched_getaffinity(0))
+    header = f"# job {env.job_id} attempt {env.attempt} host {env.host} rank {env.rank}/{env.world_size} pid {os.getpid()}"
+    print(f"{header} cpus {cpus}", flush=True)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or cpus)
+    torch.set_num_threads(threads)
+    events = EventLog(attempt.rank_events(env.rank))
+    events.write(
+        "start",
+        rank=env.rank,
+        world_size=env.world_size,
+        host=env.host,
+        pid=os.getpid(),
+        job_id=env.job_id,
+        attempt=env.attempt,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        cpus=cpus,
+        threads=threads,
+        python=sys.executable,
+        versions={name: version(name) for name in ("torch", "deepinv", "dptrain")},
+    )
+    return paths, attempt, env, events
+
+
+def start_session(
+    paths: RunPaths, attempt: AttemptPaths, env: RankEnvironment, events: EventLog, watch: Watch, requests: Requests
+) -> Session:
+    """Read what was planned, meet the other ranks, choose the device."""
+    spec = load_spec(paths.spec).spec
+    intent = read_intent(paths)
+    watch.limits_s = {"setup": spec.run.setup_timeout_s, "run": spec.run.stall_timeout_s, "close": spec.run.setup_timeout_s}
+    env.export()
+    # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
+    connect(env, intent.world_size, attempt, max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60)
+    ctx = RankContext(env, spec.run.seed, on_communication=watch.progress)
+    ctx.__enter__()
+    meter = Meter(ctx.device, track=not spec.resources.compile)
+    watch.peak_memory_bytes = lambda: meter.peak_memory_bytes
+    watch.bytes_sent = lambda: ctx.bytes_sent
+    return Session(
+        paths=paths,
+        attempt=attempt,
+        env=env,
+        intent=intent,
+        events=events,
+        watch=watch,
+        requests=requests,
+        spec=spec,
+        plan=json.loads(paths.plan.read_text(encoding="utf-8")),
+        ctx=ctx,
+        meter=meter,
+        started_s=STARTED_S,
+    )
+
+
+def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoReturn:
+    """Write the failure record and leave at once: no collective, no teardown; the launcher ends the other ranks."""
+    text = "".join(traceback.format_exception(error))
+    print(text, file=sys.stderr, flush=True)
+    message = str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}"
+    lost = any(words in message.lower() for words in LOST_CONNECTION)
+    events.write(
+        "failure",
+        **{"class": failure_class(error, watch.phase)},
+        step=watch.step,
+        signal=None,
+        message=message,
+        traceback=text,
+        secondary=lost,
+    )
+    os._exit(1)
+
+
+def failure_class(error: BaseException, phase: str) -> str:
+    """The class of a failure, as `status` shows it."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out-of-memory (device)"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "out-of-memory (host)"
+    if isinstance(error, BudgetSpent):
+        return error.reason
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk-full"
+    if isinstance(error, WorldMismatch):
+        return "world-mismatch"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return "setup" if phase == "setup" else "exception"
+

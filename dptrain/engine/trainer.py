@@ -1,0 +1,231 @@
+"""Training of the unrolled network: Adam on denoiser weights, gamma_k and sigma_k, one image batch spread over all ranks.
+
+Every rank reads the same batch in the same order and computes the same loss on the whole image; deepinv sums tile gradients over
+ranks in the backward pass. Saves hold all that a restart needs, so that stopped-and-resumed equals uninterrupted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from deepinv.utils import TensorList
+
+from dptrain.engine.build import Built, build
+from dptrain.engine.metrics import psnr_db
+from dptrain.engine.outputs import write_curve, write_result
+from dptrain.engine.problems import build_data
+from dptrain.engine.requeue import leave_for_requeue
+from dptrain.engine.saves import load_model, load_state, newest_save, restore_rng, rng_states, write_save
+from dptrain.engine.session import Diverged, Session
+from dptrain.spec.schema import Train
+
+SECTIONS = ("forward", "backward", "optimizer")
+LOSSES = {"mse": torch.nn.functional.mse_loss, "l1": torch.nn.functional.l1_loss}
+CACHE_BYTES = 64 * 2**20
+"""Training images are kept between steps while all of them together are below this; larger sets are made anew each time."""
+COSINE_FLOOR = 0.01
+"""`schedule: cosine` ends at this share of the learning rate."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Truth of shape (B, C, ...), measurements of the same B images, noise level (B,) where the denoiser is told it."""
+
+    truth: torch.Tensor
+    measurements: Any
+    sigma: torch.Tensor | None
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What was seen so far; part of every save."""
+
+    step: int = 0
+    loss: list[float] = field(default_factory=list)
+    psnr_db: list[float] = field(default_factory=list)
+    psnr_steps: list[int] = field(default_factory=list)
+
+
+def run(session: Session) -> set[int]:
+    """Train; returns the ids of the tiles this rank executed."""
+    train = session.spec.train
+    assert train is not None, "the loader refuses `train` without a train section"
+    blind = session.spec.algorithm.sigma == "noise"
+    trainable = tuple(name for name in train.trainable if not (blind and name == "sigma"))
+    built = build(session, trainable)
+    where: dict[str, Any] = {"device": session.ctx.device, "dtype": built.dtype}
+    images = build_data(session.spec, built.physics, role="train", **where)
+    held_out = build_data(session.spec, built.physics, role="held_out", **where) if train.held_out else []
+    optimizer = torch.optim.Adam([p for p in built.algorithm.parameters() if p.requires_grad], lr=train.learning_rate)
+    progress = _resume(session, built, optimizer)
+    session.events.write("steps", steps=train.steps)
+    with session.meter.tracking(built.algorithm):
+        if progress.step == 0:
+            _evaluate(session, built, held_out, progress)
+        session.watch.enter("run")
+        batches = _batches(session, images, train, blind, start=progress.step)
+        for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
+            _step(session, built, optimizer, train, step, batch, progress)
+            leaving = step < train.steps and session.requests.agree(session.ctx.device)
+            if step % train.save_every_steps == 0 or step == train.steps or leaving:
+                if not leaving:
+                    _evaluate(session, built, held_out, progress)
+                _save(session, built, optimizer, progress)
+            if leaving:
+                leave_for_requeue(session, step)
+    if session.first:
+        write_curve(session, progress.loss, "step", f"loss ({train.loss})", "loss")
+    write_result(
+        session,
+        loss=progress.loss,
+        psnr_db=progress.psnr_db or None,
+        psnr_steps=progress.psnr_steps,
+        step_size=[float(v) for v in built.algorithm.parameters_k["step_size"]],
+        sigma=None if blind else [float(v) for v in built.algorithm.parameters_k["sigma"]],
+        norm_sq=built.algorithm.norm_sq,
+    )
+    return built.algorithm.strategy.executed
+
+
+def learning_rate(train: Train, step: int) -> float:
+    """Rate of step `step` (from 1)."""
+    if train.schedule == "constant":
+        return train.learning_rate
+    share = 0.5 * (1 + math.cos(math.pi * (step - 1) / max(1, train.steps - 1)))
+    return train.learning_rate * (COSINE_FLOOR + (1 - COSINE_FLOOR) * share)
+
+
+def data_order(images: int, seed: int, start: int) -> Iterator[int]:
+    """Image numbers from position `start` on: every epoch a new permutation, a function of seed and epoch alone."""
+    position = start
+    while True:
+        epoch, offset = divmod(position, images)
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        for index in torch.randperm(images, generator=generator)[offset:].tolist():
+            yield index
+            position += 1
+
+
+def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
+    """Scalar loss of the unrolled network on one batch, with its graph."""
+    return LOSSES[loss](built.algorithm(batch.measurements, batch.sigma), batch.truth)
+
+
+def make_batch(samples: list[Any], blind: bool) -> Batch:
+    """Put single-image samples together along the batch axis."""
+    first = samples[0].truth
+    return Batch(
+        truth=torch.cat([s.truth for s in samples]),
+        measurements=TensorList([torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]),
+        sigma=first.new_tensor([s.noise_std for s in samples]) if blind else None,
+    )
+
+
+def _step(
+    session: Session,
+    built: Built,
+    optimizer: torch.optim.Optimizer,
+    train: Train,
+    step: int,
+    batch: Batch,
+    progress: Progress,
+) -> None:
+    """One optimiser step, timed by section and recorded."""
+    meter = session.meter
+    rate = learning_rate(train, step)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    meter.watch(batch.truth, batch.measurements)
+    begin = time.perf_counter()
+    optimizer.zero_grad(set_to_none=True)
+    with meter.section("forward"):
+        loss = training_loss(built, batch, train.loss)
+    with meter.section("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
+    with meter.section("optimizer"):
+        optimizer.step()
+    seconds = time.perf_counter() - begin
+    meter.close_step(seconds, SECTIONS)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise Diverged(f"the loss of step {step} is not finite")
+    progress.step = step
+    progress.loss.append(value)
+    session.done(step, seconds, loss=value, lr=rate, psnr_db=None)
+
+
+def _batches(session: Session, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:
+    """Batches from step `start` + 1 on."""
+    cache: dict[int, Any] = {}
+    order = data_order(len(images), session.spec.run.seed, start * train.batch_size)
+
+    def sample(index: int) -> Any:
+        if index in cache:
+            return cache[index]
+        with session.meter.paused():
+            made = images[index]
+        size = sum(t.numel() * t.element_size() for t in [made.truth, *made.measurements])
+        if size * len(images) <= CACHE_BYTES:
+            cache[index] = made
+        return made
+
+    while True:
+        yield make_batch([sample(next(order)) for _ in range(train.batch_size)], blind)
+
+
+def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress) -> None:
+    """Mean PSNR over the held-out images; every rank takes part."""
+    if not len(held_out):
+        return
+    blind = session.spec.algorithm.sigma == "noise"
+    values = []
+    built.algorithm.eval()
+    with torch.no_grad():
+        for index in range(len(held_out)):
+            with session.meter.paused():
+                batch = make_batch([held_out[index]], blind)
+            x = built.algorithm(batch.measurements, batch.sigma)
+            with session.meter.paused():
+                values.append(psnr_db(x, batch.truth))
+            session.watch.progress()
+    built.algorithm.train()
+    progress.psnr_db.append(sum(values) / len(values))
+    progress.psnr_steps.append(progress.step)
+    if session.first:
+        print(f"step {progress.step}: PSNR {progress.psnr_db[-1]:.2f} dB over {len(values)} held-out images", flush=True)
+
+
+def _save(session: Session, built: Built, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Save weights, gamma_k, sigma_k, optimiser, progress and the RNG of every rank; a collective."""
+    begin = time.perf_counter()
+    states = rng_states()
+    if session.first:
+        values = {
+            name: torch.stack([v.detach() for v in values])
+            for name, values in built.algorithm.parameters_k.items()
+            if not (name == "sigma" and session.spec.algorithm.sigma == "noise")
+        }
+        weights = {f"denoiser.{name}": tensor for name, tensor in built.algorithm.network.state_dict().items()}
+        state = {"optimizer": optimizer.state_dict(), "progress": vars(progress), "rng": states}
+        write_save(session.paths, progress.step, {**weights, **values}, state, session.spec.run.keep_saves)
+        session.events.write("save", step=progress.step, seconds=round(time.perf_counter() - begin, 3))
+
+
+def _resume(session: Session, built: Built, optimizer: torch.optim.Optimizer) -> Progress:
+    """Continue from the newest complete save, or start."""
+    found = newest_save(session.paths)
+    if found is None:
+        return Progress()
+    tensors, state = load_model(found[1]), load_state(found[1])
+    weights = {name[len("denoiser.") :]: t for name, t in tensors.items() if name.startswith("denoiser.")}
+    built.algorithm.network.load_state_dict(weights)
+    built.algorithm.load_parameters_k({name: t for name, t in tensors.items() if name in ("step_size", "sigma")})
+    optimizer.load_state_dict(state["optimizer"])
+    restore_rng(state["rng"], session.env.rank)
+    print(f"resumed from the save of step {found[0]}", flush=True)
+    return Progress(**state["progress"])

@@ -1,0 +1,137 @@
+"""What a rank does besides working: it shows that it lives, notices that it does not get on, and remembers signals.
+
+One daemon thread writes a heartbeat and compares the time since the last progress with the limit of the phase. Signal handlers
+only set a flag; the loops look at it at step boundaries, where all ranks agree (`Requests.agree`).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from dptrain.records.events import EventLog
+
+HEARTBEAT_S = 10.0
+"""Seconds between heartbeats."""
+OTHERS_DUMP_S = 3.0
+"""After a stall is noticed, seconds left to the other ranks to write their own stacks before the job is torn down."""
+EXIT_REQUEUE = 75
+"""Exit code of a rank whose work is saved and that asks to be started again (EX_TEMPFAIL of sysexits.h)."""
+EXIT_CANCELLED = 128 + signal.SIGTERM
+
+
+class Watch:
+    """Phase, progress and limits of one rank."""
+
+    def __init__(self, events: EventLog, *, setup_timeout_s: float, stall_timeout_s: float) -> None:
+        self.events = events
+        self.limits_s = {"setup": setup_timeout_s, "run": stall_timeout_s, "close": max(setup_timeout_s, stall_timeout_s)}
+        self.phase = "setup"
+        self.step = 0
+        self.peak_memory_bytes: Callable[[], int] = lambda: 0
+        self.bytes_sent: Callable[[], int] = lambda: 0
+        self._last = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Enter the phase `setup` and begin watching."""
+        self.enter("setup")
+        self._thread.start()
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase: setup, run, close."""
+        self.phase = phase
+        self.progress()
+        self.events.write("phase", phase=phase)
+
+    def progress(self, step: int | None = None) -> None:
+        """Something was finished: a step, a section, a collective."""
+        self._last = time.monotonic()
+        if step is not None:
+            self.step = step
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _loop(self) -> None:
+        beat = time.monotonic()
+        while not self._stop.wait(min(1.0, min(self.limits_s.values()) / 4)):
+            now = time.monotonic()
+            limit_s = self.limits_s[self.phase]
+            if now - self._last > limit_s:
+                self._stalled(limit_s)
+            if now - beat >= HEARTBEAT_S:
+                beat = now
+                self.events.write(
+                    "heartbeat",
+                    phase=self.phase,
+                    step=self.step,
+                    peak_memory_bytes=self.peak_memory_bytes(),
+                    bytes_sent=self.bytes_sent(),
+                )
+
+    def _stalled(self, limit_s: float) -> None:
+        what = "set-up made" if self.phase == "setup" else f"step {self.step + 1} made"
+        message = f"{what} no progress for {limit_s:.0f} s"
+        print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        self.events.write(
+            "failure", **{"class": "stalled"}, step=self.step, signal=None, message=message, traceback="", secondary=False
+        )
+        time.sleep(OTHERS_DUMP_S)
+        os._exit(1)
+
+
+class Requests:
+    """What signals asked for. SIGUSR2, the scheduler's warning, sets a flag; SIGTERM ends the rank as cancelled."""
+
+    def __init__(self, events: EventLog, watch: Watch) -> None:
+        self.events, self.watch = events, watch
+        self.save_and_stop = False
+        self.leaving = False
+        """Saved and asked to be started again: the scheduler's SIGTERM that follows is not a cancellation."""
+
+    def install(self) -> None:
+        """Replace the handlers of whoever started this process; submitit's swallows SIGTERM."""
+        signal.signal(signal.SIGUSR2, self._on_warning)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command line tool, which ends the ranks in order.
+
+    def agree(self, device: torch.device) -> bool:
+        """Whether any rank was asked to save and stop; a collective, the same answer everywhere."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return self.save_and_stop
+        flag = torch.tensor([float(self.save_and_stop)], device=device)
+        dist.all_reduce(flag)
+        return bool(flag.item() > 0)
+
+    def _on_warning(self, number: int, frame: FrameType | None) -> None:
+        self.save_and_stop = True
+        self.events.write("signal", signal=signal.Signals(number).name)
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        self.events.write("signal", signal=signal.Signals(number).name)
+        if self.leaving:
+            os._exit(EXIT_REQUEUE)
+        self.events.write(
+            "failure",
+            **{"class": "cancelled"},
+            step=self.watch.step,
+            signal=signal.Signals(number).name,
+            message="ended by SIGTERM",
+            traceback="",
+            secondary=False,
+        )
+        os._exit(EXIT_CANCELLED)

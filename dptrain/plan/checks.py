@@ -1,0 +1,105 @@
+"""What plan refuses before the queue: requests that cannot work, files that are not there, steps that diverge."""
+
+from __future__ import annotations
+
+import glob
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dptrain.errors import PlanRefused
+from dptrain.spec.load import dump_spec
+from dptrain.spec.pretrained import pretrained_file
+from dptrain.spec.schema import Data, Denoiser, Factory, FileData, MultiframeSuperres, Spec, Task
+
+
+def operators(spec: Spec) -> int | None:
+    """Number of operators of the stack; None for user code."""
+    physics = spec.problem.physics
+    if isinstance(physics, Factory):
+        return None
+    return physics.frames if isinstance(physics, MultiframeSuperres) else 1
+
+
+def files_of(data: Data) -> list[Path]:
+    """Files behind the patterns of a file source, each once; of the truth, or of the measurements where there is no truth."""
+    if not isinstance(data, FileData):
+        return []
+    patterns = data.measurements or data.truth or ()
+    return list(dict.fromkeys(Path(p) for pattern in patterns for p in _matches(pattern)))
+
+
+def image_count(spec: Spec, task: Task) -> int:
+    """Images of a run: files, or one. User code says on the ranks how many it has; until then it counts as one."""
+    return max(1, len(files_of(spec.problem.data))) if task == "infer" else 1
+
+
+def refusals(spec: Spec, task: Task) -> Iterator[str]:
+    """One sentence per reason why the run cannot work."""
+    yield from _ranks(spec)
+    yield from _files(spec)
+    yield from _weights(spec)
+    yield from _step_size(spec)
+    if task == "train" and spec.train is None:
+        yield "the spec has no train section; write: train: {steps: 100}"
+    if task == "train" and isinstance(spec.problem.data, FileData) and spec.problem.data.truth is None:
+        yield "problem.data.truth is null: training needs the truth"
+
+
+def _ranks(spec: Spec) -> Iterator[str]:
+    count, ranks = operators(spec), spec.resources.gpus
+    if spec.tiling.patch == "none" and ranks > 1:
+        yield f"tiling.patch is none, the untiled single process, but resources.gpus is {ranks}; write: gpus: 1"
+    if spec.resources.precision == "float64" and count is not None and ranks > count:
+        # deepinv 0.5 sums float32 zeros of a rank without operators into float64 and aborts.
+        yield f"layout replicated in float64 needs ranks <= operators: resources.gpus {ranks} > {count} operators"
+
+
+def _files(spec: Spec) -> Iterator[str]:
+    for where, data in [("problem.data", spec.problem.data), ("train.held_out_data", spec.train and spec.train.held_out_data)]:
+        if isinstance(data, FileData):
+            for pattern in (*(data.truth or ()), *(data.measurements or ())):
+                if not _matches(pattern):
+                    yield f"{where}: no file matches {pattern}"
+
+
+def _weights(spec: Spec) -> Iterator[str]:
+    denoiser = spec.denoiser
+    if not isinstance(denoiser, Denoiser) or denoiser.name == "identity":
+        return
+    if denoiser.weights == "pretrained":
+        file = pretrained_file(spec)
+        if not file.is_file():
+            yield f"pretrained weights are missing where compute nodes look: {file}; write: dptrain prepare SPEC"
+    elif denoiser.weights.endswith((".safetensors", ".pth", ".pt")) and not Path(denoiser.weights).is_file():
+        yield f"denoiser.weights: no file {denoiser.weights}"
+
+
+def _step_size(spec: Spec) -> Iterator[str]:
+    """gamma below 2 / ||A||^2, asked of the engine in a process of its own, so that submitting loads no torch."""
+    gamma = spec.algorithm.step_size
+    if gamma == "auto" or spec.algorithm.name not in ("pgd", "fista"):
+        return
+    norm_sq = operator_norm_sq(spec)
+    if norm_sq is not None and float(gamma) >= 2 / norm_sq:
+        yield f"algorithm.step_size {gamma:g} >= 2 / ||A||^2 = {2 / norm_sq:.4g} (||A||^2 = {norm_sq:.4g}): the iteration diverges"
+
+
+def operator_norm_sq(spec: Spec) -> float | None:
+    """||A||^2 of the stacked operator, on a small image; None for user code, which the ranks measure at full size.
+
+    :raises PlanRefused: where the physics cannot be built.
+    """
+    if isinstance(spec.problem.physics, Factory):
+        return None
+    command = [sys.executable, "-m", "dptrain.engine.probe"]
+    done = subprocess.run(command, input=dump_spec(spec), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PlanRefused(f"the physics cannot be built: {done.stderr.strip().splitlines()[-1]}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])
+
+
+def _matches(pattern: str) -> list[str]:
+    return sorted(p for p in glob.glob(pattern, recursive=True) if Path(p).is_file())  # noqa: PTH207
