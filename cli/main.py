@@ -20,7 +20,7 @@ from dptrain.errors import DptrainError
 class Commands(TyperGroup):
     """Commands in the order of their registration; a `DptrainError` prints as one message and sets the exit code."""
 
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own base has a private Context
+    def invoke(self, ctx: typer.Context) -> Any:
         try:
             return super().invoke(ctx)
         except DptrainError as error:

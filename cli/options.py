@@ -19,7 +19,9 @@ def complete_runs(incomplete: str) -> list[str]:
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The YAML spec.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the spec, e.g. algorithm.iterations=20. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Replace a value of the spec, e.g. algorithm.iterations=20. Repeatable."
+    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -41,11 +43,15 @@ Force = Annotated[bool, typer.Option("--force", help="Start although the plan sa
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Run = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="Run id, run directory, unique prefix, or `last`.", autocompletion=complete_runs),
+    typer.Argument(
+        metavar="RUN", help="Run id, run directory, unique prefix, or `last`.", autocompletion=complete_runs
+    ),
 ]
 Runs = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs),
+    typer.Argument(
+        metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs
+    ),
 ]
 MaybeRuns = Annotated[
     list[str] | None,

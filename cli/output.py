@@ -20,7 +20,12 @@ def console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream.isatty()
     return Console(
-        stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=not terminal, width=None if terminal else 1000
+        stderr=stderr,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not terminal,
+        width=None if terminal else 1000,
     )
 
 

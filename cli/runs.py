@@ -46,10 +46,13 @@ def sweep(
     overrides: Overrides = None,
     cluster: Cluster = None,
     max_parallel: Annotated[
-        int | None, typer.Option("--max-parallel", min=1, metavar="N", help="Runs at once; default: 1 locally, no limit on SLURM.")
+        int | None,
+        typer.Option("--max-parallel", min=1, metavar="N", help="Runs at once; default: 1 locally, no limit on SLURM."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Also run again what failed or was cancelled.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and what is done, start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run and what is done, start nothing.")
+    ] = False,
     wait: Wait = False,
     timeout: Timeout = None,
     force: Force = False,

@@ -12,7 +12,9 @@ from dptrain.errors import UsageError
 
 
 def init(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the spec: NAME.yaml is written here.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the spec: NAME.yaml is written here.")
+    ] = None,
     template: Annotated[str, typer.Option("--template", metavar="T", help="Which template; see --list.")] = "demo",
     cluster_profile: Annotated[
         str | None,
@@ -36,7 +38,9 @@ def init(
 
 def plan(
     spec: SpecFile,
-    task: Annotated[str | None, typer.Option("--task", metavar="train|infer", help="Default: train if the spec can.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="train|infer", help="Default: train if the spec can.")
+    ] = None,
     overrides: Overrides = None,
     cluster: Cluster = None,
     as_json: AsJson = False,

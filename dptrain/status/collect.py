@@ -1,0 +1,276 @@
+"""Reads the records of one run into plain values. Costs a bounded read per file: its first 8 KiB and its last 128 KiB.
+
+Records are other processes' words, possibly of an older version: a field of a wrong type counts as absent.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dptrain.records.events import Event
+from dptrain.records.intent import Intent, read_intent
+from dptrain.records.paths import AttemptPaths, RunPaths
+from dptrain.records.process import Alive, alive
+from dptrain.scheduler.sbatch import setup_failure
+from dptrain.status.srun import SrunMessage, parse_srun
+
+HEAD_BYTES = 8 * 1024
+TAIL_BYTES = 128 * 1024
+LOG_TAIL_BYTES = 256 * 1024
+REQUEUE_CODE = 75
+"""Exit code of ranks, and then of the attempt, that saved and ask to be started again."""
+_RESTARTED = re.compile(r"\*\*\* JOB .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAIL)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """What one rank of one attempt has written, newest values."""
+
+    rank: int
+    started: bool = False
+    host: str | None = None
+    pid: int | None = None
+    job_id: str | None = None
+    phase: str | None = None
+    step: int = 0
+    steps: int | None = None
+    last_seen_s: float | None = None
+    """Time of the newest record, seconds since the epoch."""
+    step_times_s: tuple[float, ...] = ()
+    peak_memory_bytes: int | None = None
+    bytes_sent: int | None = None
+    psnr_db: float | None = None
+    loss: float | None = None
+    final: bool = False
+    failure: Event | None = None
+    """The first failure record."""
+    requeue: str | None = None
+    """Reason of the rank's request to be started again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord:
+    """One start of the run."""
+
+    number: int
+    ranks: tuple[RankRecord, ...] = ()
+    launched: Event | None = None
+    exits: tuple[Event, ...] = ()
+    """Ranks that the launcher saw end with a signal or a code other than 0."""
+    ended: Event | None = None
+    cancelled_s: float | None = None
+    """When `dptrain cancel` asked for the end."""
+    newest_s: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """The launcher has ended and starts no further attempt."""
+        return self.ended is not None and int_of(self.ended, "exitcode") != REQUEUE_CODE
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecords:
+    """Everything `decide` looks at, but the scheduler's word."""
+
+    intent: Intent
+    attempts: tuple[AttemptRecord, ...] = ()
+    supervisor: Alive = "unknown"
+    """Local runs: the process that started the ranks."""
+    srun: tuple[SrunMessage, ...] = ()
+    log_tail: str = ""
+    """Last lines of the batch log or of the launcher's log."""
+    setup_failure: tuple[int, str] | None = None
+    """Exit code and text of the setup line that ended the job before the ranks."""
+    stall_timeout_s: float = 600.0
+    setup_timeout_s: float = 600.0
+
+    @property
+    def latest(self) -> AttemptRecord | None:
+        """The newest attempt that has any record."""
+        written = [a for a in self.attempts if a.newest_s is not None]
+        return written[-1] if written else None
+
+
+def read_run(paths: RunPaths) -> RunRecords:
+    """Read one run. Raises FileNotFoundError or ValueError where there is no readable intent.json."""
+    intent = read_intent(paths)
+    attempts = tuple(_read_attempt(number, paths.attempt(number)) for number in paths.attempts())
+    records = RunRecords(intent=intent, attempts=attempts)
+    latest = records.latest
+    records = replace(records, supervisor=_supervisor(intent, latest))
+    if latest is not None and _all_final(latest, intent):
+        return records
+    log = _launch_log(paths, intent, latest.number if latest else 1)
+    stall_s, setup_s = _limits(paths)
+    slurm = intent.launcher == "slurm"
+    return replace(
+        records,
+        srun=parse_srun(log) if slurm else (),
+        log_tail="\n".join(log.rstrip().splitlines()[-12:]),
+        setup_failure=setup_failure(log) if slurm else None,
+        stall_timeout_s=stall_s,
+        setup_timeout_s=setup_s,
+    )
+
+
+def read_edges(path: Path) -> list[Event]:
+    """Events of the file's two ends; the whole of a small file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return []
+    with file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        if size <= HEAD_BYTES + TAIL_BYTES:
+            return _parse(file.read().split(b"\n"))
+        head = file.read(HEAD_BYTES).split(b"\n")[:-1]
+        file.seek(size - TAIL_BYTES)
+        return _parse([*head, *file.read().split(b"\n")[1:]])
+
+
+def _parse(lines: Iterable[bytes]) -> list[Event]:
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line) if line.strip() else None
+        except ValueError:  # a torn last line
+            continue
+        if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            events.append(event)
+    return events
+
+
+def _read_attempt(number: int, paths: AttemptPaths) -> AttemptRecord:
+    launcher = read_edges(paths.launcher_events)
+    ranks = tuple(rank_record(r, read_edges(paths.rank_events(r))) for r in paths.ranks())
+    return attempt_record(number, ranks, launcher)
+
+
+def attempt_record(number: int, ranks: Sequence[RankRecord], launcher: Sequence[Event]) -> AttemptRecord:
+    """One attempt from its ranks and the launcher's events."""
+    times = [t for t in (*(r.last_seen_s for r in ranks), *(number_of(e, "t") for e in launcher)) if t is not None]
+    cancels = [number_of(e, "t") or 0.0 for e in launcher if e["kind"] == "cancel"]
+    return AttemptRecord(
+        number=number,
+        ranks=tuple(ranks),
+        launched=next((e for e in launcher if e["kind"] == "launched"), None),
+        exits=tuple(e for e in launcher if e["kind"] == "exit"),
+        ended=next((e for e in reversed(launcher) if e["kind"] == "ended"), None),
+        cancelled_s=min(cancels, default=None),
+        newest_s=max(times, default=None),
+    )
+
+
+def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
+    """Newest values of one rank's events."""
+    start = next((e for e in events if e["kind"] == "start"), {})
+    steps = [e for e in events if e["kind"] == "step"]
+    return RankRecord(
+        rank=rank,
+        started=bool(start),
+        host=text_of(start, "host"),
+        pid=int_of(start, "pid"),
+        job_id=text_of(start, "job_id"),
+        phase=_last_text(events, "phase"),
+        step=max((int_of(e, "step") or 0 for e in events), default=0),
+        steps=_last_int(events, "steps"),
+        last_seen_s=max((t for e in events if (t := number_of(e, "t")) is not None), default=None),
+        step_times_s=tuple(s for e in steps if (s := number_of(e, "seconds")) is not None),
+        peak_memory_bytes=max((b for e in events if (b := int_of(e, "peak_memory_bytes")) is not None), default=None),
+        bytes_sent=_last_int(events, "bytes_sent"),
+        psnr_db=next((v for e in reversed(steps) if (v := number_of(e, "psnr_db")) is not None), None),
+        loss=next((v for e in reversed(steps) if (v := number_of(e, "loss")) is not None), None),
+        final=any(e["kind"] == "final" for e in events),
+        failure=next((e for e in events if e["kind"] == "failure"), None),
+        requeue=next((text_of(e, "reason") or "requeued" for e in events if e["kind"] == "requeue"), None),
+    )
+
+
+def number_of(event: Event, key: str) -> float | None:
+    """A finite number, or None."""
+    value = event.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
+        return None
+    return float(value)
+
+
+def int_of(event: Event, key: str) -> int | None:
+    """A whole number, or None."""
+    value = number_of(event, key)
+    return None if value is None else int(value)
+
+
+def text_of(event: Event, key: str) -> str | None:
+    """A text, or None."""
+    value: Any = event.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _last_text(events: Sequence[Event], key: str) -> str | None:
+    return next((v for e in reversed(events) if (v := text_of(e, key)) is not None), None)
+
+
+def _last_int(events: Sequence[Event], key: str) -> int | None:
+    return next((v for e in reversed(events) if (v := int_of(e, key)) is not None), None)
+
+
+def _all_final(attempt: AttemptRecord, intent: Intent) -> bool:
+    return sum(rank.final for rank in attempt.ranks) >= intent.world_size
+
+
+def _supervisor(intent: Intent, latest: AttemptRecord | None) -> Alive:
+    if intent.launcher != "local" or (latest is not None and latest.over):
+        return "unknown"
+    launched = latest.launched if latest else None
+    if launched is not None and (pid := int_of(launched, "pid")) is not None:
+        return alive(pid, text_of(launched, "host"), int_of(launched, "start_ticks"))
+    if intent.job_id is not None and intent.job_id.isdigit():
+        return alive(int(intent.job_id), intent.host, None)
+    return "unknown"
+
+
+def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
+    if intent.launcher == "local":
+        return tail_text(paths.attempt(attempt).launcher_log, LOG_TAIL_BYTES)
+    logs = sorted(paths.batch_log.glob("*"), key=lambda p: p.stat().st_mtime) if paths.batch_log.is_dir() else []
+    return _newest_attempt(tail_text(logs[-1], LOG_TAIL_BYTES), attempt) if logs else ""
+
+
+def _newest_attempt(log: str, attempt: int) -> str:
+    """The batch log is appended to by every attempt: what was written before the last restart is not about this one."""
+    if attempt == 1:
+        return log
+    lines = log.splitlines()
+    restarts = [i for i, line in enumerate(lines) if _RESTARTED.search(line)]
+    return "\n".join(lines[restarts[-1] + 1 :] if restarts else lines)
+
+
+def tail_text(path: Path, limit: int) -> str:
+    """The last `limit` bytes of a text file; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read().decode("utf-8", errors="replace")
+    except (FileNotFoundError, IsADirectoryError):
+        return ""
+
+
+def _limits(paths: RunPaths) -> tuple[float, float]:
+    """stall_timeout_s and setup_timeout_s of the frozen spec; only asked for runs that have not finished."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(paths.spec.read_text(encoding="utf-8"))
+    except (FileNotFoundError, yaml.YAMLError):
+        value = None
+    run = value.get("run") if isinstance(value, dict) else None
+    run = run if isinstance(run, dict) else {}
+    return number_of(run, "stall_timeout_s") or 600.0, number_of(run, "setup_timeout_s") or 600.0

@@ -1,0 +1,110 @@
+"""How far the job is, from what started it: the launcher's records locally, the scheduler's word on SLURM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dptrain.scheduler.query import JobInfo
+from dptrain.scheduler.states import Meaning
+from dptrain.status.collect import RunRecords, int_of
+
+Missing = Literal["forgotten", "unanswered"]
+"""No JobInfo: the scheduler answered and does not know the job (any more), or did not answer."""
+
+Stage = Literal[
+    "queued",
+    "running",
+    "over",
+    "odd",
+    "unanswered",
+]
+"""`odd`: a word that is in no table, which counts neither as failed nor as done."""
+
+End = Literal[
+    "success",
+    "failed",
+    "cancelled",
+    "timed-out",
+    "preempted",
+    "node-failure",
+    "out-of-memory",
+    "forgotten",
+    "supervisor-gone",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The launcher's or scheduler's view of the newest attempt."""
+
+    stage: Stage
+    source: str
+    """launcher, scheduler, or none."""
+    end: End | None = None
+    """How it ended; only with stage `over`."""
+    word: str = ""
+    """The raw word, for messages."""
+    reason: str | None = None
+    """Why it is pending."""
+    attempt: int | None = None
+    """Number of the attempt this is about, where the source counts them."""
+
+
+_STAGES: dict[Meaning, Stage] = {
+    "queued": "queued",
+    "running": "running",
+    "suspended": "running",
+    "ending": "running",
+    "unknown": "odd",
+}
+_ENDS: dict[Meaning, End] = {
+    "completed": "success",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "timed-out": "timed-out",
+    "preempted": "preempted",
+    "node-failure": "node-failure",
+    "out-of-memory": "out-of-memory",
+}
+
+
+def job_of(records: RunRecords, info: JobInfo | Missing) -> Job:
+    """One view for both launchers."""
+    return _local(records) if records.intent.launcher == "local" else _slurm(info)
+
+
+def _slurm(info: JobInfo | Missing) -> Job:
+    if info == "unanswered":
+        return Job(stage="unanswered", source="none")
+    if info == "forgotten":
+        return Job(stage="over", end="forgotten", source="scheduler", word="no longer known")
+    assert isinstance(info, JobInfo)
+    attempt = info.restarts + 1
+    if info.state in _ENDS:
+        return Job(stage="over", end=_ENDS[info.state], source="scheduler", word=info.raw_state, attempt=attempt)
+    stage = _STAGES[info.state]
+    reason = _pending_reason(info) if stage == "queued" else None
+    if info.state == "suspended" or stage == "odd":
+        reason = f"the scheduler says {info.raw_state}"
+    return Job(stage=stage, source="scheduler", word=info.raw_state, reason=reason, attempt=attempt)
+
+
+def _pending_reason(info: JobInfo) -> str | None:
+    reason = info.reason
+    if not reason.word:
+        return None
+    marks = {"impossible": "impossible: ", "blocked": "blocked: ", "waiting": ""}
+    return marks[reason.kind] + reason.word + (f" ({reason.explanation})" if reason.explanation else "")
+
+
+def _local(records: RunRecords) -> Job:
+    latest = records.latest
+    if latest is not None and latest.over and latest.ended is not None:
+        code = int_of(latest.ended, "exitcode")
+        return Job(stage="over", end="success" if code == 0 else "failed", source="launcher", word=f"exit code {code}")
+    if records.supervisor == "alive":
+        return Job(stage="running", source="launcher")
+    if records.supervisor == "gone":
+        return Job(stage="over", end="supervisor-gone", source="launcher", word="gone")
+    return Job(stage="unanswered", source="none")

@@ -1,0 +1,149 @@
+"""What status says about a run. `to_json` is read by other programs: fields are added freely, never renamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ENDED = ("completed", "incomplete", "failed", "timed-out", "preempted", "cancelled", "never-submitted")
+"""First words of the states that no waiting changes."""
+BAD = ("incomplete", "failed", "timed-out", "preempted", "cancelled", "never-submitted", "stalled")
+"""First words of the states that make a command exit with 1."""
+
+
+def first_word(state: str) -> str:
+    """`failed` of `failed: killed`."""
+    return state.split(":")[0].split(" ")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first failing rank and what it said."""
+
+    kind: str
+    """Class of the failure, `class` in JSON: out-of-memory, exception, killed, node-failure, never-started, setup, stalled,
+    diverged, disk-full, world-mismatch, incomplete, unknown."""
+    rank: int | None = None
+    host: str | None = None
+    step: int | None = None
+    signal: str | None = None
+    message: str = ""
+    traceback: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "class": self.kind,
+            "rank": self.rank,
+            "host": self.host,
+            "step": self.step,
+            "signal": self.signal,
+            "message": self.message,
+            "traceback": self.traceback,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """One rank of the newest attempt; everything but `rank` and `state` is null for one that never reported."""
+
+    rank: int
+    state: str
+    """never-reported, running, done, failed: <class>."""
+    host: str | None = None
+    pid: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    last_seen_s: float | None = None
+    """Seconds since its newest record."""
+    peak_memory_bytes: int | None = None
+    bytes_sent: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "state": self.state,
+            "host": self.host,
+            "pid": self.pid,
+            "phase": self.phase,
+            "step": self.step,
+            "last_seen_s": self.last_seen_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "bytes_sent": self.bytes_sent,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """One run: what it is doing or how it ended, who says so, and how old that is."""
+
+    run: str
+    state: str
+    failure: Failure | None
+    reason: str | None
+    """The scheduler's or the submission's own words, where there are any."""
+    over: bool
+    """Nothing of the run is left running."""
+    step: int
+    steps: int
+    attempt: int
+    world_size: int
+    job_id: str | None
+    source: str
+    """records, launcher, scheduler, intent, or none."""
+    age_s: float
+    """Age of the newest information."""
+    step_time_s: float | None
+    """Median of the newest steps."""
+    eta_s: float | None
+    peak_memory_bytes: int | None
+    """Maximum over the ranks."""
+    psnr_db: float | None
+    """Last one reported."""
+    loss: float | None
+    run_dir: str
+    task: str
+    launcher: str
+    created_s: float
+    history: tuple[str, ...]
+    """How each earlier attempt ended."""
+    ranks: tuple[RankStatus, ...]
+
+    @property
+    def ended(self) -> bool:
+        """The state is final and nothing is left running."""
+        return self.over and first_word(self.state) in ENDED
+
+    @property
+    def bad(self) -> bool:
+        """The run did not, or will not, do what it was asked for."""
+        return first_word(self.state) in BAD
+
+    def to_json(self, ranks: bool = False) -> dict[str, Any]:
+        """The JSON entry; `ranks` adds one entry per rank."""
+        value: dict[str, Any] = {
+            "run": self.run,
+            "state": self.state,
+            "failure": self.failure.to_json() if self.failure else None,
+            "reason": self.reason,
+            "over": self.over,
+            "step": self.step,
+            "steps": self.steps,
+            "attempt": self.attempt,
+            "world_size": self.world_size,
+            "job_id": self.job_id,
+            "source": self.source,
+            "age_s": self.age_s,
+            "step_time_s": self.step_time_s,
+            "eta_s": self.eta_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "psnr_db": self.psnr_db,
+            "loss": self.loss,
+            "run_dir": self.run_dir,
+            "task": self.task,
+            "launcher": self.launcher,
+            "created_s": self.created_s,
+            "history": list(self.history),
+        }
+        if ranks:
+            value["ranks"] = [rank.to_json() for rank in self.ranks]
+        return value

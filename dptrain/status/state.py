@@ -1,0 +1,205 @@
+"""`run_status`: one truthful line per run, from its records and at most one call of the scheduler. Writes nothing."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from dptrain.records.intent import Intent
+from dptrain.records.paths import RunPaths
+from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
+from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
+from dptrain.status.decide import Decision, all_done, decide
+from dptrain.status.ending import Missing
+from dptrain.status.model import RankStatus, RunStatus, first_word
+
+NEWEST_STEPS = 50
+"""Step time is the median of so many steps: early ones include warming up."""
+
+
+class Scheduler:
+    """The scheduler's last answer, asked for again when it is older than `interval_s`: one call for all runs."""
+
+    def __init__(self, interval_s: float = 10.0) -> None:
+        self.interval_s = interval_s
+        self.calls = 0
+        self._asked_s = float("-inf")
+        self._ids: frozenset[str] = frozenset()
+        self._answer = QueueAnswer()
+
+    def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
+        """What the scheduler knows of these jobs; without any, nothing is asked."""
+        wanted = frozenset(job_ids)
+        fresh = time.monotonic() - self._asked_s < self.interval_s and wanted <= self._ids
+        if wanted and not fresh:
+            self._answer = query_jobs(sorted(wanted))
+            self.calls += 1
+            self._asked_s, self._ids = time.monotonic(), wanted
+        return self._answer
+
+    @property
+    def age_s(self) -> float:
+        """Age of the answer."""
+        return max(0.0, time.monotonic() - self._asked_s) if self.calls else 0.0
+
+
+def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> list[RunStatus]:
+    """The status of every run, in the order given.
+
+    :param scheduler: keeps the scheduler's answer between calls; default: ask now.
+    """
+    scheduler = scheduler or Scheduler()
+    read = [(paths, _read(paths)) for paths in runs]
+    ids = [
+        r.intent.job_id for _, r in read if isinstance(r, RunRecords) and _must_ask(r) and r.intent.job_id is not None
+    ]
+    answer = scheduler.jobs(ids)
+    now = time.time()
+    return [
+        _status(paths, r, _info(r.intent, answer), scheduler.age_s, now)
+        if isinstance(r, RunRecords)
+        else _unreadable(paths, r)
+        for paths, r in read
+    ]
+
+
+def _read(paths: RunPaths) -> RunRecords | str:
+    try:
+        return read_run(paths)
+    except (ValueError, TypeError) as error:
+        return f"intent.json cannot be read: {error}"
+
+
+def _must_ask(records: RunRecords) -> bool:
+    intent = records.intent
+    if intent.launcher != "slurm" or intent.submission in ("refused", "dry-run"):
+        return False
+    return records.latest is None or not all_done(records, records.latest)
+
+
+def _info(intent: Intent, answer: Mapping[str, JobInfo]) -> JobInfo | Missing:
+    if intent.job_id is None or (isinstance(answer, QueueAnswer) and not answer.answered):
+        return "unanswered"
+    return answer.get(intent.job_id, "forgotten")
+
+
+def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked_s: float, now: float) -> RunStatus:
+    decision = decide(records, info, now)
+    intent, latest = records.intent, records.latest
+    shown = _attempt_with_steps(records)
+    step = min((rank.step for rank in shown.ranks), default=0) if shown else 0
+    steps = max([intent.steps, *(rank.steps or 0 for rank in (shown.ranks if shown else ()))])
+    step_time_s = _step_time(shown)
+    running = first_word(decision.state) in ("running", "starting", "stalled")
+    ranks = latest.ranks if latest else ()
+    restarts = info.restarts if isinstance(info, JobInfo) else 0
+    return RunStatus(
+        run=paths.run_id,
+        state=decision.state,
+        failure=decision.failure,
+        reason=decision.reason,
+        over=decision.over,
+        step=step,
+        steps=steps,
+        attempt=max(latest.number if latest else 1, restarts + 1),
+        world_size=intent.world_size,
+        job_id=intent.job_id,
+        source=decision.source,
+        age_s=round(_age(records, decision, asked_s, now), 1),
+        step_time_s=step_time_s,
+        eta_s=round((steps - step) * step_time_s, 1) if running and step_time_s is not None and steps >= step else None,
+        peak_memory_bytes=max((r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None), default=None),
+        psnr_db=next((r.psnr_db for r in (shown.ranks if shown else ()) if r.psnr_db is not None), None),
+        loss=next((r.loss for r in (shown.ranks if shown else ()) if r.loss is not None), None),
+        run_dir=str(paths.dir),
+        task=intent.task,
+        launcher=intent.launcher,
+        created_s=intent.created_s,
+        history=tuple(_how_it_ended(a) for a in records.attempts if latest is not None and a.number < latest.number),
+        ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, now),
+    )
+
+
+def _unreadable(paths: RunPaths, why: str) -> RunStatus:
+    return RunStatus(
+        run=paths.run_id,
+        state="unknown",
+        failure=None,
+        reason=why,
+        over=False,
+        step=0,
+        steps=0,
+        attempt=1,
+        world_size=0,
+        job_id=None,
+        source="none",
+        age_s=0.0,
+        step_time_s=None,
+        eta_s=None,
+        peak_memory_bytes=None,
+        psnr_db=None,
+        loss=None,
+        run_dir=str(paths.dir),
+        task="",
+        launcher="",
+        created_s=0.0,
+        history=(),
+        ranks=(),
+    )
+
+
+def _attempt_with_steps(records: RunRecords) -> AttemptRecord | None:
+    """The newest attempt that has made a step: a restarted run keeps showing how far it was."""
+    return next((a for a in reversed(records.attempts) if any(r.step for r in a.ranks)), records.latest)
+
+
+def _step_time(attempt: AttemptRecord | None) -> float | None:
+    medians = [
+        statistics.median(r.step_times_s[-NEWEST_STEPS:]) for r in (attempt.ranks if attempt else ()) if r.step_times_s
+    ]
+    return round(max(medians), 6) if medians else None
+
+
+def _age(records: RunRecords, decision: Decision, asked_s: float, now: float) -> float:
+    if decision.source == "scheduler":
+        return asked_s
+    newest_s = records.latest.newest_s if records.latest else None
+    return max(0.0, now - (newest_s if newest_s is not None else records.intent.created_s))
+
+
+def _how_it_ended(attempt: AttemptRecord) -> str:
+    """One line about an earlier attempt."""
+    step = max((rank.step for rank in attempt.ranks), default=0)
+    requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
+    failed = next((rank for rank in attempt.ranks if rank.failure is not None), None)
+    how = requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or "no last record"
+    return f"attempt {attempt.number}: {how} at step {step}"
+
+
+def _rank_statuses(world_size: int, ranks: Mapping[int, RankRecord], now: float) -> tuple[RankStatus, ...]:
+    numbers = sorted({*range(world_size), *ranks})
+    return tuple(
+        _rank_status(ranks[n], now) if n in ranks else RankStatus(rank=n, state="never-reported") for n in numbers
+    )
+
+
+def _rank_status(rank: RankRecord, now: float) -> RankStatus:
+    state = "running" if rank.started else "never-reported"
+    if rank.failure is not None:
+        state = f"failed: {text_of(rank.failure, 'class') or 'unknown'}" + (
+            " (secondary)" if rank.failure.get("secondary") else ""
+        )
+    elif rank.final:
+        state = "done"
+    return RankStatus(
+        rank=rank.rank,
+        state=state,
+        host=rank.host,
+        pid=rank.pid,
+        phase=rank.phase,
+        step=rank.step,
+        last_seen_s=None if rank.last_seen_s is None else round(max(0.0, now - rank.last_seen_s), 1),
+        peak_memory_bytes=rank.peak_memory_bytes,
+        bytes_sent=rank.bytes_sent,
+    )
