@@ -5,7 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from dptrain.spec.constraints import HEADER_WORD, INTERFACE, FilePath, Length, Limits
+
+HeaderWord = Annotated[str, HEADER_WORD]
+Lines = Annotated[tuple[str, ...], Length(at_least=0, bare=True, says="a list of lines")]
+PositiveFloat = Annotated[float, Limits(above=0)]
+
+EXTRA_SBATCH_KEYS: tuple[str, ...] = (
+    "comment",
+    "exclude",
+    "exclusive",
+    "hint",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "nice",
+    "nodelist",
+    "reservation",
+    "switches",
+)
+"""What `extra_sbatch` may add to the header; everything else there is written from the profile's and spec's own keys."""
+
+FLAG_KEYS: tuple[str, ...] = ("exclusive", "nice")
+"""Those that sbatch also takes without a value: written `true`, held as an empty text, printed as `--exclusive`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,37 +40,37 @@ class ClusterProfile:
     """The file's name without `.yaml`."""
     launcher: Literal["local", "slurm"] = "slurm"
     """`local`: processes on this machine. `slurm`: sbatch."""
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    gpus_per_node: int = 4
+    partition: HeaderWord | None = None
+    account: HeaderWord | None = None
+    qos: HeaderWord | None = None
+    constraint: HeaderWord | None = None
+    gpus_per_node: Annotated[int, Limits(at_least=1)] = 4
     """Ranks per node, at least 1: one rank per GPU."""
     gpu_request: Literal["gres", "gpus-per-node", "none"] = "gres"
     """`--gres=gpu:N`, `--gpus-per-node=N`, or no line at all (CPU nodes, or sites that count whole nodes)."""
-    mem_per_cpu_gib: float | None = None
+    mem_per_cpu_gib: PositiveFloat | None = None
     """`--mem-per-cpu`; not together with `mem_per_node_gib`. Neither: no memory line."""
-    mem_per_node_gib: float | None = None
+    mem_per_node_gib: Annotated[float, Limits(at_least=0)] | None = None
     """`--mem`; 0 asks for all of the node."""
-    cpus_per_task: int = 1
+    cpus_per_task: Annotated[int, Limits(at_least=1)] = 1
     """CPUs per rank; also the number of threads of a rank unless OMP_NUM_THREADS is set by `env`."""
-    gpu_memory_gib: float | None = None
+    gpu_memory_gib: PositiveFloat | None = None
     """Memory of one card in GiB; unknown: plan cannot say whether it fits."""
-    setup: tuple[str, ...] = ()
+    setup: Lines = ()
     """Shell lines run before the ranks start (module load, conda activate); a failing one ends the job."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables exported before the ranks start."""
-    command_prefix: tuple[str, ...] = ()
+    command_prefix: Lines = ()
     """Words put before the rank's command, e.g. `[apptainer, exec, image.sif]`."""
     python: str | None = None
     """Python on the compute nodes; default: the one that runs dptrain."""
     extra_sbatch: Mapping[str, str] = field(default_factory=dict)
-    """Further header lines; keys from a list (`scheduler/sbatch.py`)."""
-    intra_node_gb_s: float | None = None
+    """Further header lines; keys from `EXTRA_SBATCH_KEYS`; an empty value is a flag without one."""
+    intra_node_gb_s: PositiveFloat | None = None
     """Bandwidth between ranks of one node in GB/s (1e9 bytes); for plan."""
-    inter_node_gb_s: float | None = None
+    inter_node_gb_s: PositiveFloat | None = None
     """Bandwidth between nodes in GB/s; for plan."""
-    runs: str | None = None
+    runs: Annotated[str, FilePath()] | None = None
     """Folder for run directories that compute nodes can write, where it is not `DPTRAIN_RUNS` or `./runs`."""
-    interface: str | None = None
+    interface: Annotated[str, INTERFACE] | None = None
     """Network interface the ranks talk over (GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME), one concrete name."""

@@ -1,0 +1,38 @@
+"""Files that a spec names: which of them exist. Used on the login node, before anything is submitted."""
+
+from __future__ import annotations
+
+from glob import glob, has_magic
+from pathlib import Path
+
+from dptrain.spec.build import WEIGHTS_WORDS
+from dptrain.spec.schema import Denoiser, FileData, Spec
+
+
+def expand_files(patterns: tuple[str, ...]) -> list[str]:
+    """Every file of some paths and globs, sorted within each; a path that exists as written is not taken for a glob."""
+    files: list[str] = []
+    for pattern in patterns:
+        if Path(pattern).exists() or not has_magic(pattern):
+            files += [pattern] if Path(pattern).exists() else []
+        else:
+            files += sorted(glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns
+    return files
+
+
+def missing_files(spec: Spec) -> list[str]:
+    """Paths that do not exist and globs that match nothing, as `key: path`; runs named as weights are not looked for."""
+    named: list[tuple[str, tuple[str, ...] | None]] = []
+    held_out = spec.train.held_out_data if spec.train is not None else None
+    for key, data in (("problem.data", spec.problem.data), ("train.held_out_data", held_out)):
+        if isinstance(data, FileData):
+            named += [(f"{key}.truth", data.truth), (f"{key}.measurements", data.measurements)]
+    if (
+        isinstance(spec.denoiser, Denoiser)
+        and spec.denoiser.weights not in WEIGHTS_WORDS
+        and "/" in spec.denoiser.weights
+    ):
+        named.append(("denoiser.weights", (spec.denoiser.weights,)))
+    return [
+        f"{key}: {pattern}" for key, patterns in named for pattern in patterns or () if not expand_files((pattern,))
+    ]

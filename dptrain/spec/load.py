@@ -1,0 +1,93 @@
+"""Strict reading of a spec: every problem of the file at once, each with file:line:col, what was found and what to write.
+
+The price of strictness is that YAML's shortcuts (aliases, merge keys, tags, yes/no, octal and base-60 numbers) are refused.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dptrain.errors import Problem, SpecError
+from dptrain.spec.build import Found, dotted
+from dptrain.spec.dump import dump_spec
+from dptrain.spec.overrides import Override, apply_overrides
+from dptrain.spec.resolve import build_spec
+from dptrain.spec.schema import Spec
+from dptrain.spec.sweep import read_sweep
+from dptrain.spec.tree import Node, Source, Table, read_bytes, read_tree, shown
+from dptrain.spec.unknown import nearest
+
+__all__ = ["LoadedSpec", "Override", "dump_spec", "load_spec", "parse_spec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedSpec:
+    """A spec and where it came from."""
+
+    spec: Spec
+    path: Path
+    """The file, absolute."""
+    overrides: tuple[Override, ...] = ()
+    """Every `--set` in effect."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Key -> position of its value, for every value that somebody wrote; the others are defaults."""
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> LoadedSpec:
+    """Read a spec file. Raises SpecError with all problems of the file and of the overrides."""
+    text = read_bytes(read_file(path), Source(label=str(path), folder=path.parent.absolute()))
+    return parse_spec(text, str(path), path.parent, overrides)
+
+
+def parse_spec(text: str, name: str, base_dir: Path, overrides: Sequence[str] = ()) -> LoadedSpec:
+    """Read a spec from its text.
+
+    :param name: the file as messages name it.
+    :param base_dir: folder from which relative paths in the text start.
+    """
+    source = Source(label=name, folder=base_dir.absolute())
+    root = as_table(read_tree(text.removeprefix("\ufeff"), source), source, "a spec", "name: my-run")
+    root, applied = apply_overrides(root, overrides)
+    builder, spec = build_spec(root)
+    sweep, more = read_sweep(root, builder)
+    found = [*builder.found, *more]
+    if found:
+        raise SpecError([f.problem() for f in ordered(found)])
+    origins = {dotted(p): str(w) for p, w in builder.at.items() if p}
+    return LoadedSpec(
+        spec=replace(spec, sweep=sweep), path=(source.folder / Path(name).name), overrides=applied, origins=origins
+    )
+
+
+def as_table(node: Node | None, source: Source, what: str, example: str) -> Table:
+    """The top level of a file, which must be a mapping."""
+    if node is None:
+        raise SpecError([Problem(f"{source.label}:1:1", f"{what} is empty", example)])
+    if not isinstance(node, Table):
+        raise SpecError([Problem(str(node.where), f"{what} is {shown(node)}, not `key: value` lines", example)])
+    return node
+
+
+def ordered(found: Sequence[Found]) -> list[Found]:
+    """By line, then those of `--set`; one of each."""
+    unique = {(str(f.where), f.found): f for f in found}
+    return sorted(unique.values(), key=lambda f: f.order)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file. Raises SpecError with the nearest name for one that is missing."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.read_bytes()
+        raise SpecError([Problem(str(path), "this is not a file", "the path of a YAML spec")])
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        near = nearest(path.name, beside)
+        write = str(path.with_name(near)) if near else "the path of a spec; `dptrain init` writes one"
+        raise SpecError([Problem(str(path), "no such file", write)]) from None
+    except OSError as error:
+        raise SpecError([Problem(str(path), f"cannot be read: {error.strerror}", "")]) from None
