@@ -28,7 +28,7 @@ def start_local(paths: RunPaths, profile: ClusterProfile | None = None) -> int:
     :return: the supervisor's pid.
     """
     _check(profile)
-    attempt = _next_attempt(paths)
+    attempt = next_attempt(paths)
     files = paths.attempt(attempt)
     files.dir.mkdir(parents=True, exist_ok=True)
     python = (profile.python if profile else None) or sys.executable
@@ -95,9 +95,9 @@ def _check(profile: ClusterProfile | None) -> None:
             )
 
 
-def _next_attempt(paths: RunPaths) -> int:
+def next_attempt(paths: RunPaths) -> int:
     """The first attempt nobody has started: 1, or one more than the last."""
-    started = [k for k in paths.attempts() if any(True for _ in read_events(paths.attempt(k).launcher_events))]
+    started = [k for k in paths.attempts() if paths.attempt(k).launcher_events.exists() or paths.attempt(k).ranks()]
     return max(started, default=0) + 1
 
 

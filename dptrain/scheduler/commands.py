@@ -66,10 +66,12 @@ def run_command(
     timeout_s: float = QUERY_TIMEOUT_S,
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    stdin: str = "",
 ) -> Answer:
     """Run one command to its end.
 
     :param extra: variables added to the cleaned environment.
+    :param stdin: text the command reads.
     :raises NoAnswer: where the command is not installed or takes longer than `timeout_s`.
     """
     env = {**without_job(os.environ), "LC_ALL": "C", **(extra or {})}
@@ -82,7 +84,7 @@ def run_command(
             timeout=timeout_s,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            input=stdin,
             check=False,
         )
     except FileNotFoundError:

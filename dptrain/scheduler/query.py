@@ -43,6 +43,8 @@ class JobInfo:
     """The node list in SLURM's form (`n[1-2]`), None before the start."""
     exit_code: int | None
     """What the batch script left with, None while the job is not over."""
+    exit_signal: int | None
+    """The number of the signal that ended the batch script, None where there was none."""
     restarts: int
     """Requeues so far: the attempt number is one more."""
     start_time: str | None
@@ -130,7 +132,7 @@ def parse_line(line: str) -> Iterator[JobInfo]:
         values[name] = line[start : start + width].strip()
         start += width
     state = meaning_of(values["State"])
-    code = values["exit_code"].split(":")[0]
+    code, ended_by = _exit(values["exit_code"]) if state in FINISHED else (None, None)
     for job_id in expand_job_id(values["JobArrayID"]):
         yield JobInfo(
             job_id=job_id,
@@ -138,12 +140,22 @@ def parse_line(line: str) -> Iterator[JobInfo]:
             raw_state=values["State"],
             reason=pending_reason(values["Reason"] if state == "queued" else ""),
             nodes=_known(values["NodeList"]),
-            exit_code=int(code) if state in FINISHED and code.isdigit() else None,
+            exit_code=code,
+            exit_signal=ended_by,
             restarts=int(values["RestartCnt"]) if values["RestartCnt"].isdigit() else 0,
             start_time=_known(values["StartTime"]),
             time_left=_known(values["TimeLeft"]),
             comment=_known(values["Comment"]) or "",
         )
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    """(exit code, signal) from `3:0`, or from a wait status as 22.05 prints it: 768 is exit code 3."""
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
+        return int(match[1]), int(match[2]) or None
+    if not text.isdigit():
+        return None, None
+    return int(text) >> 8, int(text) & 0x7F or None
 
 
 def _known(text: str) -> str | None:

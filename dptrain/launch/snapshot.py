@@ -1,0 +1,102 @@
+"""Freezes what a run is into its directory, before anything is submitted: spec, plan, environment, script, intent."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dptrain.records.intent import Intent, write_intent, write_json
+from dptrain.records.paths import RunPaths, runs_root
+from dptrain.spec.cluster import ClusterProfile
+from dptrain.spec.load import LoadedSpec, dump_spec
+
+if TYPE_CHECKING:
+    from dptrain.plan.plan import Plan
+
+GIT_TIMEOUT_S = 10.0
+
+
+def create_run(
+    plan: Plan,
+    loaded: LoadedSpec,
+    profile: ClusterProfile,
+    *,
+    name: str | None = None,
+    sweep: str | None = None,
+    fingerprint: str | None = None,
+) -> RunPaths:
+    """Make the run directory with everything the ranks and `status` need; nothing is submitted.
+
+    :param name: what the run id begins with; default: the spec's name.
+    """
+    root = Path(profile.runs).expanduser().absolute() if profile.runs else runs_root()
+    paths = RunPaths(root / new_run_id(name or loaded.spec.name))
+    paths.create()
+    paths.spec.write_text(dump_spec(loaded.spec), encoding="utf-8")
+    write_json(paths.plan, plan.to_json())
+    write_json(paths.environment, describe_environment(loaded))
+    if plan.sbatch is not None:
+        paths.submission.write_text(plan.sbatch, encoding="utf-8")
+    intent = Intent(
+        run=paths.run_id,
+        task=plan.task,
+        launcher=profile.launcher,
+        cluster=profile.name,
+        world_size=plan.world_size,
+        steps=plan.steps,
+        created_s=time.time(),
+        sweep=sweep,
+        fingerprint=fingerprint,
+    )
+    write_intent(paths, intent)
+    return paths
+
+
+def new_run_id(name: str) -> str:
+    """`<name>-<YYYYmmdd-HHMMSS>-<6 hex>`: sorts by time within a name, and two of one second differ."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def describe_environment(loaded: LoadedSpec) -> dict[str, Any]:
+    """What is needed to repeat the run; no values of environment variables, which may be secrets."""
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "folder": str(Path.cwd()),
+        "spec": str(loaded.path),
+        "overrides": [{"key": o.key, "value": o.value, "origin": o.origin} for o in loaded.overrides],
+        "git": git_state(Path.cwd()),
+        "versions": package_versions(),
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Every installed distribution and its version, by name."""
+    found = {d.metadata["Name"]: d.version for d in metadata.distributions()}
+    return {name: found[name] for name in sorted(found, key=str.lower) if name}
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """{sha, dirty} of the repository the folder lies in; None where there is none, or no git."""
+    sha = _git(folder, "rev-parse", "HEAD")
+    status = _git(folder, "status", "--porcelain")
+    return None if sha is None else {"sha": sha.strip(), "dirty": bool(status is None or status.strip())}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
