@@ -46,6 +46,7 @@ ci: check wheel-check test  ## what .ci/run runs
 
 acceptance: $(STAMP) weights  ## the long matrices and the benchmarks
 	$(PY) -m pytest -m acceptance
+	$(PY) benchmarks/denoiser.py
 	$(PY) benchmarks/replicated.py
 
 weights: $(STAMP)  ## the photographs needed to train and measure the built-in denoiser
