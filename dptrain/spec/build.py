@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from glob import escape, has_magic
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from dptrain.errors import Problem
 from dptrain.spec.constraints import FilePath, Length, Limits, Minutes, Pattern
 from dptrain.spec.scalars import (
     Unreadable,
@@ -38,7 +37,7 @@ from dptrain.spec.sections import (
     tag_of,
     unwrap,
 )
-from dptrain.spec.tree import Entry, Items, Node, Scalar, Table, Where, shown
+from dptrain.spec.tree import Entry, Found, Items, Node, Refused, Scalar, Table, Where, shown
 from dptrain.spec.unknown import belongs, nearest
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt")
@@ -48,23 +47,6 @@ Path = tuple[str, ...]
 
 class Bad(Exception):
     """This value could not be read; the problem is already noted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """A problem that still knows its position as numbers, for sorting, and its key."""
-
-    where: Where
-    path: Path
-    found: str
-    write: str
-
-    def problem(self) -> Problem:
-        return Problem(str(self.where), self.found, self.write)
-
-    @property
-    def order(self) -> tuple[bool, int, int]:
-        return (not self.where.source.is_file, self.where.line, self.where.column)
 
 
 SpecialKeys = Mapping[Path, Callable[["Builder", Node, Path], Any]]
@@ -81,6 +63,9 @@ class Builder:
     at: dict[Path, Where] = field(default_factory=dict)
     """Position of every value that was written."""
     bad: set[Path] = field(default_factory=set)
+    """Keys that could not be read."""
+    meant: set[Path] = field(default_factory=set)
+    """Keys that an unknown key probably stands for."""
 
     def note(self, path: Path, where: Where, found: str, write: str, *, as_value: bool = False) -> None:
         """Note a problem; `as_value`: `write` is the value alone and is completed with its key."""
@@ -119,6 +104,8 @@ class Builder:
 
     def value(self, node: Node, hint: Any, path: Path) -> Any:
         """The value of one key. Raises Bad once its problem is noted."""
+        if isinstance(node, Refused):
+            raise Bad
         if path in self.special:
             return self.special[path](self, node, path)
         options = options_of(hint)
@@ -207,6 +194,8 @@ class Builder:
 
     def _scalar(self, node: Node, base: Any, marks: tuple[Any, ...], path: Path) -> Any:
         name = dotted(path)
+        if isinstance(node, Refused):
+            raise Bad
         if not isinstance(node, Scalar):
             kind = "a list" if isinstance(node, Items) else "a mapping"
             self._refuse(node, path, f"{name} is {shown(node)}, {kind}; it takes one {_TYPE_WORDS[base]}", "")
@@ -279,6 +268,8 @@ class Builder:
 
     def free(self, node: Node, path: Path) -> Any:
         """A value of no declared type."""
+        if isinstance(node, Refused):
+            raise Bad
         if isinstance(node, Items):
             return [self.free(item, (*path[:-1], f"{path[-1]}[{i}]")) for i, item in enumerate(node.items)]
         if isinstance(node, Table):
@@ -307,6 +298,8 @@ class Builder:
         self._refuse(node, path, f"{dotted(path)} is {said}", write, as_value=True)
 
     def _unknown(self, cls: type, key: str, entry: Entry, path: Path, valid: tuple[str, ...]) -> None:
+        if not key and isinstance(entry.value, Refused):
+            return
         full, section = dotted((*path, key)), dotted(path)
         kind = label_of(cls)
         of = (
@@ -320,15 +313,9 @@ class Builder:
             more, near = "", nearest(key, valid)
             meant = f"{section}.{near}" if section and near else near
         found = f"{full} is not a key of {of}{more}; valid keys: {', '.join(valid) or 'none'}"
-        if not entry.where.source.is_file:
-            write = f"--set {meant}={shown(entry.value)}" if meant else ""
-        elif meant is None:
-            write = ""
-        else:
-            home, _, leaf = meant.rpartition(".")
-            value = "..." if isinstance(entry.value, Table) else shown(entry.value)
-            write = f"{leaf}: {value}" + (f" (under {home})" if home and home != section else "")
-        self.note((*path, key), entry.where, found, write)
+        self.note((*path, key), entry.where, found, _corrected(full, meant, section, entry))
+        if meant is not None:
+            self.meant.add(tuple(meant.split(".")))
 
 
 def dotted(path: Path) -> str:
@@ -349,6 +336,22 @@ def _forms(classes: tuple[type, ...]) -> str:
     if Factory in classes:
         forms.append("factory: module:function")
     return ", or ".join(forms) or "key: value lines"
+
+
+def _corrected(full: str, meant: str | None, section: str, entry: Entry) -> str:
+    """The line or `--set` that was meant by an unknown key, its value kept."""
+    if meant is None:
+        return ""
+    value = entry.value
+    if entry.where.source.is_file:
+        home, _, leaf = meant.rpartition(".")
+        text = "..." if isinstance(value, Table) else shown(value)
+        return f"{leaf}: {text}" + (f" (under {home})" if home and home != section else "")
+    rest = entry.where.source.label.removeprefix(f"--set {full}")
+    for part in rest.split(".")[1:] if rest.startswith(".") else []:
+        if isinstance(value, Table) and part in value.entries:
+            meant, value = f"{meant}.{part}", value.entries[part].value
+    return f"--set {meant}={shown(value)}"
 
 
 def _cleaned(text: str, mark: Pattern) -> str:

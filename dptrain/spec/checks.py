@@ -55,7 +55,11 @@ def default_signal_lead_s(spec: Spec) -> int:
 
 def _note(builder: Builder, clash: Clash) -> None:
     paths = [tuple(key.split(".")) for key in clash.keys]
-    if any(path[: len(bad)] == bad or bad[: len(path)] == path for path in paths for bad in builder.bad):
+    if any(
+        path[: len(bad)] == bad or bad[: len(path)] == path
+        for path in paths
+        for bad in builder.bad | (builder.meant - builder.at.keys())
+    ):
         return
     written = [p for p in paths if p in builder.at]
     if not written:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dptrain.errors import Problem, SpecError
-from dptrain.spec.build import Found, dotted
+from dptrain.spec.build import dotted
 from dptrain.spec.dump import dump_spec
 from dptrain.spec.overrides import Override, apply_overrides
 from dptrain.spec.resolve import build_spec
 from dptrain.spec.schema import Spec
 from dptrain.spec.sweep import read_sweep
-from dptrain.spec.tree import Node, Source, Table, read_bytes, read_tree, shown
+from dptrain.spec.tree import Node, Source, Table, raise_found, read_bytes, read_tree, shown
 from dptrain.spec.unknown import nearest
 
 __all__ = ["LoadedSpec", "Override", "dump_spec", "load_spec", "parse_spec"]
@@ -49,13 +49,11 @@ def parse_spec(text: str, name: str, base_dir: Path, overrides: Sequence[str] = 
     :param base_dir: folder from which relative paths in the text start.
     """
     source = Source(label=name, folder=base_dir.absolute())
-    root = as_table(read_tree(text.removeprefix("\ufeff"), source), source, "a spec", "name: my-run")
-    root, applied = apply_overrides(root, overrides)
+    node, structural = read_tree(text.removeprefix("\ufeff"), source)
+    root, applied, wrong = apply_overrides(as_table(node, source, "a spec", "name: my-run"), overrides)
     builder, spec = build_spec(root)
-    sweep, more = read_sweep(root, builder)
-    found = [*builder.found, *more]
-    if found:
-        raise SpecError([f.problem() for f in ordered(found)])
+    sweep, in_sweep = read_sweep(root, builder)
+    raise_found([*structural, *wrong, *builder.found, *in_sweep])
     origins = {dotted(p): str(w) for p, w in builder.at.items() if p}
     return LoadedSpec(
         spec=replace(spec, sweep=sweep), path=(source.folder / Path(name).name), overrides=applied, origins=origins
@@ -69,12 +67,6 @@ def as_table(node: Node | None, source: Source, what: str, example: str) -> Tabl
     if not isinstance(node, Table):
         raise SpecError([Problem(str(node.where), f"{what} is {shown(node)}, not `key: value` lines", example)])
     return node
-
-
-def ordered(found: Sequence[Found]) -> list[Found]:
-    """By line, then those of `--set`; one of each."""
-    unique = {(str(f.where), f.found): f for f in found}
-    return sorted(unique.values(), key=lambda f: f.order)
 
 
 def read_file(path: Path) -> bytes:

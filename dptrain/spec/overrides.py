@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dptrain.errors import Problem, SpecError
+from dptrain.spec.scalars import quote
 from dptrain.spec.schema import Denoiser, Factory, FileData, Spec
 from dptrain.spec.sections import choose, classes_of, hints_of, keys_of, tag_of
-from dptrain.spec.tree import Entry, Node, Scalar, Source, Table, Where, read_tree, shown
+from dptrain.spec.tree import Entry, Found, Node, Scalar, Source, Table, Where, read_tree, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +25,15 @@ class Override:
     """What the file says, with its position; None: the file does not have the key."""
 
 
-def apply_overrides(root: Table, texts: Sequence[str]) -> tuple[Table, tuple[Override, ...]]:
-    """The tree with every override in it, the last of a key winning. Raises SpecError for texts that are no overrides."""
-    problems: list[Problem] = []
+def apply_overrides(root: Table, texts: Sequence[str]) -> tuple[Table, tuple[Override, ...], list[Found]]:
+    """The tree with every override in it, the last of a key winning; those applied; what is wrong with them as overrides."""
+    problems: list[Found] = []
     applied: dict[str, Override] = {}
     original = root
     for text in texts:
-        try:
-            key, node = _parse(text)
-        except SpecError as error:
-            problems += error.problems
+        key, node, wrong = _parse(text)
+        problems += wrong
+        if node is None:
             continue
         path = key_path(key)
         problem = _clash(root, key, path)
@@ -46,9 +45,7 @@ def apply_overrides(root: Table, texts: Sequence[str]) -> tuple[Table, tuple[Ove
         replaces = f"{shown(before)} ({before.where})" if before is not None else None
         applied.pop(key, None)
         applied[key] = Override(key=key, value=shown(node), origin="--set", replaces=replaces)
-    if problems:
-        raise SpecError(problems)
-    return root, tuple(applied.values())
+    return root, tuple(applied.values()), problems
 
 
 def key_path(key: str) -> tuple[str, ...]:
@@ -120,19 +117,18 @@ def _switched(before: Table, after: Table, key: str, classes: tuple[type, ...]) 
     return after.without(stale | ({"factory"} - {key}))
 
 
-def _parse(text: str) -> tuple[str, Node]:
+def _parse(text: str) -> tuple[str, Node | None, list[Found]]:
     key, equals, value = text.partition("=")
     key = key.strip()
-    if not equals or not key or any(not part for part in key.split(".")):
-        raise SpecError([Problem("--set", f"{text!r} is not KEY=VALUE", "--set section.key=value")])
+    if not equals or any(not part for part in key.split(".")):
+        where = Where(Source(label="--set", folder=Path.cwd(), is_file=False), 1, 1)
+        return key, None, [Found(where=where, found=f"{quote(text)} is not KEY=VALUE", write="--set section.key=value")]
     source = Source(label=f"--set {key}", folder=Path.cwd(), is_file=False)
-    node = read_tree(value, source)
-    if node is None:
-        node = Scalar("", True, Where(source, 1, 1))
-    return key, node
+    node, found = read_tree(value, source)
+    return key, node or Scalar("", True, Where(source, 1, 1)), found
 
 
-def _clash(root: Table, key: str, path: tuple[str, ...]) -> Problem | None:
+def _clash(root: Table, key: str, path: tuple[str, ...]) -> Found | None:
     """An override of a swept key: which of the two is meant is not for us to guess."""
     sweep = lookup(root, ("sweep",))
     if not isinstance(sweep, Table) or path[0] == "sweep":
@@ -140,5 +136,8 @@ def _clash(root: Table, key: str, path: tuple[str, ...]) -> Problem | None:
     for swept, entry in sweep.entries.items():
         if key in [part.strip() for part in swept.split(",")]:
             write = f"--set 'sweep.{swept}=[...]' to change the list, or --set sweep=null before it for no sweep"
-            return Problem(f"--set {key}", f"{key} is swept at {entry.where}, so that one value has no place", write)
+            where = Where(Source(label=f"--set {key}", folder=Path.cwd(), is_file=False), 1, 1)
+            return Found(
+                where=where, found=f"{key} is swept at {entry.where}, so that one value has no place", write=write
+            )
     return None

@@ -12,8 +12,8 @@ from dptrain.spec.build import Bad, Builder, dotted
 from dptrain.spec.build import Path as KeyPath
 from dptrain.spec.cluster import EXTRA_SBATCH_KEYS, FLAG_KEYS, ClusterProfile
 from dptrain.spec.constraints import ENV_NAME, HEADER_WORD, NAME
-from dptrain.spec.load import as_table, ordered
-from dptrain.spec.tree import Node, Scalar, Source, Table, read_bytes, read_tree, shown
+from dptrain.spec.load import as_table
+from dptrain.spec.tree import Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
 from dptrain.spec.unknown import nearest
 
 OWN_LINES = {
@@ -66,13 +66,12 @@ def load_profile(name: str) -> ClusterProfile:
 
 def parse_profile(text: str, name: str, source: Source) -> ClusterProfile:
     """A profile from its text."""
-    root = as_table(read_tree(text, source), source, "a cluster profile", "launcher: slurm")
+    node, structural = read_tree(text, source)
+    root = as_table(node, source, "a cluster profile", "launcher: slurm")
     builder = Builder(special={("extra_sbatch",): _extra_sbatch, ("env",): _env, ("name",): _no_name}, is_spec=False)
     profile: ClusterProfile = builder.section(ClusterProfile, root, ())
     _check(profile, builder)
-    wrong = [f for f in builder.found if f.path != ("name",) or "name" in root.entries]
-    if wrong:
-        raise SpecError([f.problem() for f in ordered(wrong)])
+    raise_found([*structural, *(f for f in builder.found if f.path != ("name",) or "name" in root.entries)])
     return ClusterProfile(**{**vars(profile), "name": name})
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dptrain.errors import SpecError
-from dptrain.spec.build import Bad, Builder, Found
+from dptrain.spec.build import Bad, Builder
 from dptrain.spec.checks import default_signal_lead_s, default_trainable
 from dptrain.spec.dump import block, plain
 from dptrain.spec.overrides import key_path, lookup, put
@@ -24,7 +23,7 @@ from dptrain.spec.resolve import build_spec
 from dptrain.spec.scalars import is_null
 from dptrain.spec.schema import Factory, Spec, Task
 from dptrain.spec.sections import choose, classes_of, everything, hints_of
-from dptrain.spec.tree import Items, Node, Source, Table, read_tree, shown
+from dptrain.spec.tree import Found, Items, Node, Refused, Source, Table, raise_found, read_tree, shown
 from dptrain.spec.unknown import nearest
 
 MOST_MEMBERS = 10_000
@@ -71,7 +70,7 @@ def expand(spec: Spec, task: Task | None = None) -> list[Member]:
         return [Member(spec=spec, values={}, fingerprint=fingerprint(spec, task))]
     # Below /dev/null nothing exists, so that no word of the resolved spec can be taken for a file.
     source = Source(label=f"sweep of {spec.name}", folder=Path(os.devnull))
-    root = read_tree("\n".join(block({**_as_written(spec), "sweep": plain(spec.sweep)}, 0)), source)
+    root, _ = read_tree("\n".join(block({**_as_written(spec), "sweep": plain(spec.sweep)}, 0)), source)
     assert isinstance(root, Table)
     builder = Builder()
     axes = _axes(root, builder)
@@ -85,8 +84,7 @@ def expand(spec: Spec, task: Task | None = None) -> list[Member]:
         name = _member_name(spec.name, values, mark, names)
         names.add(name)
         members.append(Member(spec=replace(member, name=name), values=values, fingerprint=mark))
-    if builder.found:
-        raise SpecError([f.problem() for f in builder.found])
+    raise_found(builder.found)
     return members
 
 
@@ -152,7 +150,7 @@ def read_sweep(root: Table, base: Builder) -> tuple[dict[str, tuple[Any, ...]], 
 def _axes(root: Table, builder: Builder) -> list[Axis]:
     """The lines of `sweep:`, as far as they are lines of one; problems go to the builder."""
     entry = root.entries.get("sweep")
-    if entry is None or is_null(entry.value):
+    if entry is None or is_null(entry.value) or isinstance(entry.value, Refused):
         return []
     if not isinstance(entry.value, Table):
         builder.note(

@@ -7,7 +7,7 @@ of two equal keys win. Only its parser is, event by event, so that no tag, alias
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,7 +88,38 @@ class Table:
         return Table({k: e for k, e in self.entries.items() if k not in keys}, self.where)
 
 
-Node = Scalar | Items | Table
+@dataclass(frozen=True)
+class Refused:
+    """A value whose problem is noted already: an alias, or something with a tag."""
+
+    where: Where
+
+
+Node = Scalar | Items | Table | Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A problem that still knows its position as numbers, for sorting, and its key."""
+
+    where: Where
+    path: tuple[str, ...] = ()
+    found: str
+    write: str
+
+    def problem(self) -> Problem:
+        return Problem(str(self.where), self.found, self.write)
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        return (not self.where.source.is_file, self.where.line, self.where.column)
+
+
+def raise_found(found: Sequence[Found]) -> None:
+    """Raise SpecError with every problem once, by line, those of `--set` last; do nothing where there is none."""
+    if found:
+        unique = {(str(f.where), f.found): f for f in found}
+        raise SpecError([f.problem() for f in sorted(unique.values(), key=lambda f: f.order)])
 
 
 def shown(node: Node) -> str:
@@ -98,27 +129,38 @@ def shown(node: Node) -> str:
         return text if node.plain else f'"{text}"'
     if isinstance(node, Items):
         return "[" + ", ".join(shown(i) for i in node.items[:4]) + (", ..." if len(node.items) > 4 else "") + "]"
+    if isinstance(node, Refused):
+        return "..."
     return "{" + ", ".join(f"{k}: {shown(e.value)}" for k, e in list(node.entries.items())[:3]) + "}"
 
 
-def read_tree(text: str, source: Source) -> Node | None:
-    """The one document of a text, or None where there is none. Raises SpecError with every structural problem."""
+def read_tree(text: str, source: Source) -> tuple[Node | None, list[Found]]:
+    """The one document of a text (None: there is none) and its structural problems. Raises SpecError where it cannot be read on."""
     bad = UNPRINTABLE.search(text)
     if bad is not None:
-        before = re.split(r"\r\n|\r|\n", text[: bad.start()])
-        where = Where(source, len(before), len(before[-1]) + 1)
-        raise SpecError([Problem(str(where), f"the character U+{ord(bad[0]):04X} cannot be in this file", "delete it")])
+        found = f"the character U+{ord(bad[0]):04X} cannot be in this file"
+        raise_found([Found(where=_position(text, bad.start(), source), found=found, write="delete it")])
     assembly = _Assembly(source)
     try:
-        for event in _events(text):
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
             assembly.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = Where(source, mark.line + 1, mark.column + 1) if mark else Where(source, 1, 1)
-        assembly.problems.append(_syntax_problem(error, at))
-    if assembly.problems:
-        raise SpecError(assembly.problems)
-    return assembly.root
+        raise_found([*assembly.found, _syntax_problem(error, at)])
+    except (ValueError, OverflowError):
+        # PyYAML hands the digits of "\\U00110000" to chr() unchecked.
+        beyond = re.search(r"\\U(?!000[0-9a-fA-F]|0010)", text)
+        at = _position(text, beyond.start() if beyond else 0, source)
+        raise_found(
+            [*assembly.found, Found(where=at, found="this escape names no character", write="\\U0010FFFF at most")]
+        )
+    return assembly.root, assembly.found
+
+
+def _position(text: str, offset: int, source: Source) -> Where:
+    lines = re.split(r"\r\n|\r|\n", text[:offset])
+    return Where(source, len(lines), len(lines[-1]) + 1)
 
 
 def read_bytes(data: bytes, source: Source) -> str:
@@ -136,10 +178,6 @@ def read_bytes(data: bytes, source: Source) -> str:
         raise SpecError([Problem(str(where), found, "save the file as UTF-8")]) from None
 
 
-def _events(text: str) -> Iterator[yaml.Event]:
-    yield from yaml.parse(text, Loader=yaml.SafeLoader)
-
-
 @dataclass
 class _Open:
     """A container that is being read."""
@@ -149,8 +187,11 @@ class _Open:
     items: list[Node] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
     key: tuple[str, Where] | None = None
+    refused: bool = False
 
     def closed(self) -> Node:
+        if self.refused:
+            return Refused(self.where)
         return Table(self.entries, self.where) if self.is_table else Items(tuple(self.items), self.where)
 
 
@@ -159,7 +200,7 @@ class _Assembly:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.problems: list[Problem] = []
+        self.found: list[Found] = []
         self.root: Node | None = None
         self._stack: list[_Open] = []
         self._documents = 0
@@ -175,41 +216,35 @@ class _Assembly:
                     where, "a second document starts here", "one spec per file; delete this line and what follows"
                 )
         elif isinstance(event, yaml.AliasEvent):
-            self._note(
-                where,
-                f"*{event.anchor} is a YAML alias; every value is written where it is used",
-                f'the value, or "*{event.anchor}" for a text',
-            )
-            self._put(Scalar("", False, where), where)
+            write = f'the value, or "*{event.anchor}" for a text'
+            self._note(where, f"*{event.anchor} is a YAML alias; every value is written where it is used", write)
+            self._put(Refused(where), where)
         elif isinstance(event, yaml.ScalarEvent):
-            self._check_node(event, where)
-            self._put(Scalar(event.value, event.style is None, where), where)
+            refused = self._refuses(event, where)
+            self._put(Refused(where) if refused else Scalar(event.value, event.style is None, where), where)
         elif isinstance(event, yaml.CollectionStartEvent):
-            self._check_node(event, where)
-            self._open(where, isinstance(event, yaml.MappingStartEvent))
+            self._open(where, isinstance(event, yaml.MappingStartEvent), self._refuses(event, where))
         elif isinstance(event, yaml.CollectionEndEvent):
             node = self._stack.pop().closed()
             self._put(node, node.where)
 
-    def _check_node(self, event: yaml.NodeEvent, where: Where) -> None:
+    def _refuses(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, where: Where) -> bool:
+        """Note anchors and tags; a value with a tag is not read."""
         if event.anchor is not None:
-            self._note(
-                where,
-                f"&{event.anchor} is a YAML anchor; every value is written where it is used",
-                f"the value without &{event.anchor}",
-            )
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            self._note(where, f"the tag {tag} is not read; types come from the key", "the value without its tag")
+            found = f"&{event.anchor} is a YAML anchor; every value is written where it is used"
+            self._note(where, found, f"the value without &{event.anchor}")
+        if event.tag is not None:
+            self._note(where, f"the tag {event.tag} is not read; types come from the key", "the value without its tag")
+        return event.tag is not None
 
-    def _open(self, where: Where, is_table: bool) -> None:
+    def _open(self, where: Where, is_table: bool, refused: bool) -> None:
         if self._stack and self._stack[-1].is_table and self._stack[-1].key is None:
             self._stop(
                 where, "a list or mapping cannot be a key", "a key of letters; text with braces or brackets in quotes"
             )
         if len(self._stack) >= DEEPEST:
             self._stop(where, f"nested deeper than {DEEPEST} levels", "fewer levels")
-        self._stack.append(_Open(where, is_table))
+        self._stack.append(_Open(where, is_table, refused=refused))
 
     def _put(self, node: Node, where: Where) -> None:
         if not self._stack:
@@ -219,37 +254,34 @@ class _Assembly:
         if not into.is_table:
             into.items.append(node)
         elif into.key is None:
-            assert isinstance(node, Scalar)
-            into.key = (node.text, where)
-            if node.text == "<<" and node.plain:
+            into.key = (node.text if isinstance(node, Scalar) else "", where)
+            if isinstance(node, Scalar) and node.plain and node.text == "<<":
                 self._note(
                     where,
                     "<< is a YAML merge key; every value is written where it is used",
                     "the merged keys themselves",
                 )
+                into.key = ("", where)
         else:
-            key, key_where = into.key
-            into.key = None
-            first = into.entries.get(key)
-            if first is None:
-                into.entries[key] = Entry(key_where, node)
-            elif key != "<<":
+            (key, key_where), into.key = into.key, None
+            first = into.entries.setdefault(key, Entry(key_where, node))
+            if first.value is not node:
                 self._note(
                     key_where,
-                    f"{key} is written twice here; the first is at line {first.where.line}",
+                    f"{key!r} is written twice here; the first is at line {first.where.line}",
                     "only one of them",
                 )
 
     def _note(self, where: Where, found: str, write: str) -> None:
-        self.problems.append(Problem(str(where), found, write))
+        self.found.append(Found(where=where, found=found, write=write))
 
     def _stop(self, where: Where, found: str, write: str) -> None:
         """Note a problem after which the rest of the text means nothing."""
         self._note(where, found, write)
-        raise SpecError(self.problems)
+        raise_found(self.found)
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, where: Where) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, where: Where) -> Found:
     said = (error.problem or str(error)).replace("\n", " ")
     context = error.context or ""
     if "alias" in context:
@@ -264,4 +296,4 @@ def _syntax_problem(error: yaml.MarkedYAMLError, where: Where) -> Problem:
         write = "the missing comma or closing bracket"
     else:
         write = "`key: value` lines, equally indented within a section"
-    return Problem(str(where), f"this is not YAML: {said}" + (f" ({context})" if context else ""), write)
+    return Found(where=where, found=f"this is not YAML: {said}" + (f" ({context})" if context else ""), write=write)

@@ -1,0 +1,89 @@
+"""Which runs there are, and which of them a user means. Reads folder names and intent.json only, so that hundreds cost nothing."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from pathlib import Path
+
+from dptrain.errors import NoSuchRun
+from dptrain.records.paths import RunPaths, runs_root
+
+LAST = "last"
+
+
+def find_runs(root: Path | None = None) -> list[RunPaths]:
+    """Every run directory of a folder, oldest first: those that hold an intent.json.
+
+    :param root: default: `DPTRAIN_RUNS`, or `./runs`.
+    """
+    folder = runs_root() if root is None else root
+    try:
+        with os.scandir(folder) as entries:
+            runs = [RunPaths(Path(entry.path)) for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    dated = [(created, run.run_id, run) for run in runs if (created := _created_s(run)) is not None]
+    return [run for _, _, run in sorted(dated, key=lambda d: d[:2])]
+
+
+def resolve_run(text: str, root: Path | None = None) -> RunPaths:
+    """The run of an id, a run directory, a unique prefix of an id, or `last`. Raises NoSuchRun with what comes near.
+
+    An id wins over a directory of the same name, and an exact id over ids that it is a prefix of.
+    """
+    folder = runs_root() if root is None else root
+    if "/" not in text and text not in ("", ".", ".."):
+        if _is_run(folder / text):
+            return RunPaths(folder / text)
+        runs = find_runs(folder)
+        if text == LAST:
+            if runs:
+                return runs[-1]
+            raise NoSuchRun(
+                f"there are no runs in {folder}\n    write: DPTRAIN_RUNS=<folder of runs>, or start one with `dptrain infer`"
+            )
+        if not _is_run(Path(text)):
+            return _by_prefix(text, runs, folder)
+    directory = Path(text).expanduser().absolute()
+    if text and _is_run(directory):
+        return RunPaths(directory)
+    if text and directory.is_dir():
+        raise NoSuchRun(
+            f"{text} is a folder, but no run: it has no intent.json\n    write: the id or directory of a run"
+        )
+    raise NoSuchRun(f"there is no run directory {text!r}\n    write: the id or directory of a run, or last")
+
+
+def _by_prefix(text: str, runs: list[RunPaths], folder: Path) -> RunPaths:
+    ids = [run.run_id for run in runs]
+    starting = [run for run in runs if run.run_id.startswith(text)]
+    if len(starting) == 1:
+        return starting[0]
+    if starting:
+        shown = _listed([run.run_id for run in starting])
+        raise NoSuchRun(f"{text!r} is the beginning of {len(starting)} runs: {shown}\n    write: more of the id")
+    near = difflib.get_close_matches(text, ids, n=3, cutoff=0.5) or [i for i in ids if text in i]
+    hint = f"write: {_listed(near)}" if near else f"there are {len(ids)} runs; `dptrain status` lists them"
+    raise NoSuchRun(f"there is no run {text!r} in {folder}\n    {hint}")
+
+
+def _listed(ids: list[str], most: int = 5) -> str:
+    newest = ids[-most:]
+    return ", ".join(newest) + (f" and {len(ids) - most} older" if len(ids) > most else "")
+
+
+def _is_run(directory: Path) -> bool:
+    return RunPaths(directory).intent.is_file()
+
+
+def _created_s(run: RunPaths) -> float | None:
+    """When a run was asked for; None for a folder that is no run. A damaged intent counts by its file's age."""
+    try:
+        created = json.loads(run.intent.read_bytes()).get("created_s")
+        return float(created)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError, AttributeError):
+        return run.intent.stat().st_mtime
