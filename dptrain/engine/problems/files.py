@@ -157,11 +157,10 @@ def _tiff(path: Path, axes: int) -> tuple[Array, bool]:
 
 def _raster(path: Path) -> tuple[Array, bool]:
     if _is_16_bit_colour_png(path):
-        # Pillow reads these with 8 bits.
-        from torchvision.io import ImageReadMode, decode_image
-
-        image = decode_image(str(path), mode=ImageReadMode.UNCHANGED)
-        return image.numpy(), True
+        # Pillow would read it with 8 bits, without a word.
+        raise UsageError(
+            f"{path}: a colour PNG of 16 bits cannot be read with all its bits\n    save it as TIFF or NPY"
+        )
     try:
         with Image.open(path) as opened:
             picture = ImageOps.exif_transpose(opened)
