@@ -106,6 +106,8 @@ class Requests:
     def install(self) -> None:
         """Replace the handlers of whoever started this process; submitit's swallows SIGTERM."""
         signal.signal(signal.SIGUSR2, self._on_warning)
+        # On SLURM it is blocked until here, so that a warning during the imports waits instead of ending the rank.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command line tool, which ends the ranks in order.
 
