@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from dptrain.engine.denoisers import build_denoiser, load_run_parameters
+from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.pnp import PlugAndPlay
 from dptrain.engine.problems import build_physics, operator_norm_sq
 from dptrain.engine.session import Session
+from dptrain.engine.weights import FILE_SUFFIXES, load_run_parameters
+from dptrain.errors import UsageError
 from dptrain.geometry.tiles import tile_grid
-from dptrain.spec.schema import Spec
+from dptrain.spec.schema import Denoiser, Spec
 
 STEP_SIZE_SHARE = 0.99
 """`step_size: auto` takes this share of 1 / ||A||^2; below 2 / ||A||^2 the gradient step does not diverge."""
@@ -33,12 +36,12 @@ class Built:
 def step_size(spec: Spec, norm_sq: float) -> float:
     """gamma of the spec, checked against the operator.
 
-    :raises ValueError: at 2 / ||A||^2 or more, where a gradient step diverges.
+    :raises UsageError: at 2 / ||A||^2 or more, where a gradient step diverges.
     """
     if spec.algorithm.step_size == "auto":
         return STEP_SIZE_SHARE / norm_sq
     if spec.algorithm.name in ("pgd", "fista") and spec.algorithm.step_size >= 2 / norm_sq:
-        raise ValueError(
+        raise UsageError(
             f"algorithm.step_size is {spec.algorithm.step_size:g}, but must stay below 2 / ||A||^2 = {2 / norm_sq:.4g}"
         )
     return spec.algorithm.step_size
@@ -69,8 +72,23 @@ def build(session: Session, trainable: tuple[str, ...] = ()) -> Built:
         compiled=spec.resources.compile,
         trainable=trainable,
     )
-    learned = load_run_parameters(spec)
-    if learned is not None:
-        algorithm.load_parameters_k(learned)
-        print("step sizes and noise levels are those the run trained", flush=True)
+    _take_learned_parameters(spec, algorithm)
     return Built(physics=physics, algorithm=algorithm, dtype=dtype)
+
+
+def _take_learned_parameters(spec: Spec, algorithm: PlugAndPlay) -> None:
+    """Weights named by a run are its whole unrolled network, gamma_k and sigma_k included; a file gives the denoiser alone."""
+    if not isinstance(spec.denoiser, Denoiser) or Path(spec.denoiser.weights).suffix in FILE_SUFFIXES:
+        return
+    learned = load_run_parameters(spec.denoiser.weights)
+    if learned is None:
+        return
+    try:
+        algorithm.load_parameters_k(learned)
+    except ValueError as error:
+        raise UsageError(
+            f"denoiser.weights: run {spec.denoiser.weights}: {error}\n"
+            "    write: the same algorithm.iterations, or the path of the save's model.safetensors for the denoiser alone"
+        ) from None
+    shown = {name: [round(float(v), 5) for v in tensor.reshape(-1)] for name, tensor in learned.items()}
+    print(f"step sizes and noise levels are those the run trained: {shown}", flush=True)

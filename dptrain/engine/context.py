@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,7 +65,7 @@ class RankEnvironment:
                 local_rank=int(env["SLURM_LOCALID"]),
                 local_world_size=int(env["SLURM_NTASKS"]) // max(1, int(env.get("SLURM_NNODES", "1"))),
                 job_id=f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"],
-                attempt=int(env.get("SLURM_RESTART_COUNT", "0")) + 1,
+                attempt=int(env.get("SLURM_RESTART_COUNT", "0")) + int(env.get("DPTRAIN_FIRST_ATTEMPT", "1")),
                 launcher="slurm",
             )
         return cls(
@@ -97,13 +98,24 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         self._on_communication = on_communication
 
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        # Counted as a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
-        if self.use_dist and self.world_size > 1:
-            passes = 2 if fn is dist.all_reduce else 1
-            self.bytes_sent += passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size
-            if self._on_communication is not None:
-                self._on_communication()
-        return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]
+        if not self.use_dist or self.world_size == 1:
+            return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]
+        self._count(fn, x)
+        with warnings.catch_warnings():
+            # deepinv 0.5 calls torch's older functional collectives.
+            warnings.filterwarnings("ignore", message=".*is deprecated", category=FutureWarning)
+            out: torch.Tensor = super()._collective(fn, fn_functional, x, **kwargs)
+        if out.requires_grad:
+            # The backward pass of a differentiable all_reduce is another one, which does not come by here.
+            out.register_hook(lambda gradient: self._count(fn, gradient))
+        return out
+
+    def _count(self, fn: Any, x: torch.Tensor) -> None:
+        # As a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
+        passes = 2 if fn is dist.all_reduce else 1
+        self.bytes_sent += passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size
+        if self._on_communication is not None:
+            self._on_communication()
 
 
 def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:

@@ -23,11 +23,11 @@ ALLOCATION_BYTES = 512
 """CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of all tensor storages alive, and their peak, from the moment of entering."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.current_bytes = 0
         self.peak_bytes = 0
         self._alive: dict[int, int] = {}

@@ -87,6 +87,10 @@ class Session:
             bytes_sent=self.ctx.bytes_sent,
             **numbers,
         )
+        # Few enough lines that ten thousand steps stay far below 100 kB of log.
+        if self.first and (step <= 10 or step % max(1, self.intent.steps // 200) == 0):
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items() if value is not None)
+            print(f"step {step}/{self.intent.steps} {seconds:.3g} s {shown}", flush=True)
 
     def final(self, tiles: set[int]) -> None:
         """Record that this rank did all it was asked for; its last line."""

@@ -37,7 +37,8 @@ class InnerDenoiser(Denoiser):  # type: ignore[misc]
             out = self._call(x, level)
         if out.shape != x.shape:
             raise RuntimeError(f"the denoiser returned {tuple(out.shape)} for an input of {tuple(x.shape)}: it must keep it")
-        return out.to(x.dtype)
+        same: torch.Tensor = out.to(x.dtype)
+        return same
 
 
 class GridStrategy(TilingStrategy):  # type: ignore[misc]

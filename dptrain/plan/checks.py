@@ -71,7 +71,7 @@ def _weights(spec: Spec) -> Iterator[str]:
         return
     if denoiser.weights == "pretrained":
         file = pretrained_file(spec)
-        if not file.is_file():
+        if file is not None and not file.is_file():
             yield f"pretrained weights are missing where compute nodes look: {file}; write: dptrain prepare SPEC"
     elif denoiser.weights.endswith((".safetensors", ".pth", ".pt")) and not Path(denoiser.weights).is_file():
         yield f"denoiser.weights: no file {denoiser.weights}"

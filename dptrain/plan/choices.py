@@ -42,6 +42,7 @@ def checkpoint(spec: Spec, task: Task) -> Choice:
 def patch(spec: Spec, grid: TileGrid) -> Choice:
     """Edge of a patch."""
     wanted = spec.tiling.patch
+    assert wanted != "fit", "the loader refuses it"
     if wanted == "none":
         return Choice(key="tiling.patch", value="none", reason="as the spec says: the whole image at once")
     if wanted >= max(grid.shape):

@@ -60,8 +60,9 @@ class Plan:
     def bytes_per_step(self) -> int:
         """Bytes each rank sends per iteration (inference) or optimiser step (training), layout replicated, as a ring sends them.
 
-        The image is summed over ranks once per data step and once per denoiser call; the backward pass of training repeats both
-        and sums the gradient of the data step's input (deepinv 0.5: 5 K full images per step). Weights' gradients come on top.
+        The image is summed over ranks once per data step and once per denoiser call. Training adds A^T y before the first step,
+        and a backward pass that repeats both sums and one more for the input of every data step but the first: 5 K - 1 images
+        with deepinv 0.5. The gradients of the weights come on top.
         """
         ranks = self.world_size
         image = self.spec.problem.channels * ELEMENT_BYTES[self.spec.resources.precision]
@@ -69,7 +70,7 @@ class Plan:
             image *= length
         if self.spec.train is not None and self.task == "train":
             image *= self.spec.train.batch_size
-            return 5 * self.spec.algorithm.iterations * 2 * (ranks - 1) * image // ranks
+            return (5 * self.spec.algorithm.iterations - 1) * 2 * (ranks - 1) * image // ranks
         return 2 * 2 * (ranks - 1) * image // ranks
 
     def choice(self, key: str) -> int | str:
@@ -157,17 +158,14 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         except ValueError as error:
             refusals.append(str(error))
     counts = [len(ids) for ids in grid.deal(spec.resources.gpus)]
-    if task == "train" and spec.train is not None:
-        steps = spec.train.steps
-    else:
-        steps = spec.algorithm.iterations * checks.image_count(spec, task)
+    infer_steps = spec.algorithm.iterations * checks.image_count(spec, task)
     return Plan(
         task=task,
         spec=spec,
         profile=profile,
         overrides=loaded.overrides,
         grid=grid,
-        steps=steps,
+        steps=spec.train.steps if task == "train" and spec.train is not None else infer_steps,
         choices=(
             choices.patch(spec, grid),
             choices.max_batch_size(spec, max(counts)),

@@ -1,0 +1,117 @@
+"""Small problems for engine tests, built the way the engine builds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dptrain.engine.build import DTYPES, step_size
+from dptrain.engine.context import RankContext, RankEnvironment
+from dptrain.engine.denoisers import build_denoiser
+from dptrain.engine.pnp import PlugAndPlay
+from dptrain.engine.problems import build_data, build_physics, operator_norm_sq
+from dptrain.geometry.tiles import tile_grid
+from dptrain.spec.schema import (
+    Algorithm,
+    Denoiser,
+    MultiframeSuperres,
+    Problem,
+    Resources,
+    SourceData,
+    Spec,
+    Tiling,
+    Train,
+)
+
+SMALL = Spec(
+    name="small",
+    problem=Problem(
+        image_size=(40, 36), channels=3, physics=MultiframeSuperres(frames=4), data=SourceData(source="synthetic")
+    ),
+    denoiser=Denoiser(weights="random", nc=(4, 4, 8, 8), nb=1),
+    algorithm=Algorithm(iterations=3),
+    tiling=Tiling(patch=16, halo=4),
+    resources=Resources(precision="float64"),
+    train=Train(steps=3, images=2, held_out=1),
+)
+
+
+def single() -> RankEnvironment:
+    """One process without a process group."""
+    return RankEnvironment(
+        rank=0, world_size=1, local_rank=0, local_world_size=1, job_id="test", attempt=1, launcher="none"
+    )
+
+
+def context(env: RankEnvironment) -> RankContext:
+    """An entered context of this rank."""
+    ctx = RankContext(env, seed=0)
+    ctx.__enter__()
+    return ctx
+
+
+def algorithm_of(
+    spec: Spec, ctx: RankContext, *, checkpoint: str = "always", batch: int = 1, trainable: tuple[str, ...] = ()
+) -> tuple[PlugAndPlay, Any]:
+    """The algorithm and the physics of a spec, as `engine.build` makes them."""
+    dtype = DTYPES[spec.resources.precision]
+    physics = build_physics(spec, ctx.device, dtype)
+    shape = (1, spec.problem.channels, *spec.problem.image_size)
+    norm_sq = operator_norm_sq(physics, shape, ctx.device, dtype, spec.run.seed)
+    algorithm = PlugAndPlay(
+        spec.algorithm,
+        ctx,
+        physics,
+        build_denoiser(spec, ctx.device, dtype),
+        tile_grid(spec.problem.image_size, spec.tiling),
+        channels=spec.problem.channels,
+        step_size=step_size(spec, norm_sq),
+        norm_sq=norm_sq,
+        sigma=0.05,
+        dtype=dtype,
+        max_batch_size=batch,
+        checkpoint=checkpoint,
+        bf16=spec.resources.precision == "bf16",
+        trainable=trainable,
+    )
+    return algorithm, physics
+
+
+def sample_of(spec: Spec, physics: Any, ctx: RankContext) -> Any:
+    """The first image of a spec."""
+    dtype = DTYPES[spec.resources.precision]
+    return build_data(spec, physics, role="infer", device=ctx.device, dtype=dtype)[0]
+
+
+def reconstruct(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor, list[int], int]:
+    """(x_K, tiles executed, bytes sent) of one rank."""
+    ctx = context(env)
+    algorithm, physics = algorithm_of(spec, ctx)
+    with torch.no_grad():
+        x = algorithm(sample_of(spec, physics, ctx).measurements)
+    return x, sorted(algorithm.strategy.executed), ctx.bytes_sent
+
+
+def first_gradient(
+    env: RankEnvironment, spec: Spec, checkpoint: str = "always", batch: int = 1
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient of every trainable parameter at the start of training."""
+    ctx = context(env)
+    algorithm, physics = algorithm_of(
+        spec, ctx, checkpoint=checkpoint, batch=batch, trainable=("denoiser", "step_size", "sigma")
+    )
+    sample = sample_of(spec, physics, ctx)
+    loss = torch.nn.functional.mse_loss(algorithm(sample.measurements), sample.truth)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {
+        name: p.grad.clone() for name, p in algorithm.named_parameters() if p.requires_grad and p.grad is not None
+    }
+    assert len(gradients) == sum(p.requires_grad for p in algorithm.parameters())
+    return float(loss.detach()), gradients
+
+
+def with_tiling(spec: Spec, **changes: Any) -> Spec:
+    """The spec with another tiling."""
+    return replace(spec, tiling=replace(spec.tiling, **changes))
