@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import typer
+
 from dptrain.cli.options import AsJson, Cluster, Runs
+from dptrain.cli.output import console, print_error, print_json, say
+from dptrain.errors import DptrainError
+
+if TYPE_CHECKING:
+    from dptrain.status.doctor import Finding
 
 
 def cancel(runs: Runs) -> None:
     """End runs."""
-    raise NotImplementedError
+    from dptrain.launch.cancel import cancel as end
+    from dptrain.records.index import resolve_run
+
+    refused: list[DptrainError] = []
+    for paths in [resolve_run(text) for text in runs]:
+        try:
+            say(end(paths))
+        except DptrainError as error:
+            refused.append(error)
+            print_error(error)
+    if refused:
+        raise typer.Exit(refused[0].exit_code)
 
 
 def doctor(cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Check this machine and the cluster profile before the first submission."""
-    raise NotImplementedError
+    from dptrain.status.doctor import examine
+
+    findings = examine(cluster)
+    if as_json:
+        print_json([finding.to_json() for finding in findings])
+    else:
+        print_findings(findings)
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """One line each, coloured in a terminal."""
+    styles = {"ok": "green", "warn": "yellow", "fail": "red"}
+    for finding in findings:
+        console().print(f"{finding.level:<5} {finding.name}: {finding.found}", style=styles[finding.level])
+        if finding.advice:
+            say(f"      {finding.advice}")

@@ -5,6 +5,7 @@ Command modules import what they call inside the functions, so that `--help`, co
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -20,15 +21,15 @@ from dptrain.errors import DptrainError
 class Commands(TyperGroup):
     """Commands in the order of their registration; a `DptrainError` prints as one message and sets the exit code."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except DptrainError as error:
             print_error(error)
             sys.exit(error.exit_code)
         except BrokenPipeError:
-            # `dptrain status | head`: the reader has left, which is no error of ours; the interpreter must not flush again.
-            sys.stdout = None  # type: ignore[assignment]
+            # `dptrain status | head`: the reader has left. What is still buffered must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
 
 

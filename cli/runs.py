@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dptrain.cli.options import AsJson, Cluster, Detach, DryRun, Force, Overrides, RunName, SpecFile, Timeout, Wait
+
+if TYPE_CHECKING:
+    from dptrain.cli.start import Options
 
 
 def train(
@@ -22,7 +25,10 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the unrolled network."""
-    raise NotImplementedError
+    from dptrain.cli.start import start
+
+    options = _options(overrides, cluster, name, dry_run, detach, wait, timeout, force, as_json)
+    start(spec, "train", options)
 
 
 def infer(
@@ -38,7 +44,10 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Reconstruct."""
-    raise NotImplementedError
+    from dptrain.cli.start import start
+
+    options = _options(overrides, cluster, name, dry_run, detach, wait, timeout, force, as_json)
+    start(spec, "infer", options)
 
 
 def sweep(
@@ -59,4 +68,33 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Run every combination of the spec's `sweep`, skipping what is done."""
-    raise NotImplementedError
+    from dptrain.cli import sweeping
+
+    options = _options(overrides, cluster, None, dry_run, False, wait, timeout, force, as_json)
+    sweeping.sweep(spec, options, max_parallel=max_parallel, retry=retry)
+
+
+def _options(
+    overrides: list[str] | None,
+    cluster: str | None,
+    name: str | None,
+    dry_run: bool,
+    detach: bool,
+    wait: bool,
+    timeout_s: float | None,
+    force: bool,
+    as_json: bool,
+) -> Options:
+    from dptrain.cli.start import Options
+
+    return Options(
+        overrides=tuple(overrides or ()),
+        cluster=cluster,
+        name=name,
+        dry_run=dry_run,
+        detach=detach,
+        wait=wait,
+        timeout_s=timeout_s,
+        force=force,
+        as_json=as_json,
+    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from dptrain.cli.options import AsJson, Cluster, Overrides, SpecFile
 from dptrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrain.spec.schema import Task
 
 
 def init(
@@ -46,9 +49,26 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say before the queue what will happen, and print the exact script."""
-    raise NotImplementedError
+    from dptrain.cli.output import print_json, say
+    from dptrain.cli.start import Options, plan_page, plan_spec
+
+    if task not in (None, "train", "infer"):
+        raise UsageError(f"--task is {task!r}\n    write: --task train, or --task infer")
+    options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
+    planned = plan_spec(spec, cast("Task | None", task), options)
+    if as_json:
+        print_json({**planned.plan.to_json(), "cluster_reason": planned.cluster_reason})
+    else:
+        say("\n".join(plan_page(planned)))
+    planned.plan.check()
 
 
 def prepare(spec: SpecFile, overrides: Overrides = None, cluster: Cluster = None) -> None:
     """Fetch here what compute nodes cannot: pretrained weights and data."""
-    raise NotImplementedError
+    from dptrain.cli.output import say
+    from dptrain.cli.start import Options, read_spec
+    from dptrain.launch.prepare import prepare as fetch
+
+    loaded = read_spec(spec, Options(overrides=tuple(overrides or ()), cluster=cluster))
+    for line in fetch(loaded) or ["nothing to fetch: the spec needs no download"]:
+        say(line)

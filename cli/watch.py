@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dptrain.cli.options import AsJson, MaybeRuns, Run, Runs
+from dptrain.cli.output import print_json, say
 
 
 def status(
@@ -17,7 +18,17 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """One truthful line per run."""
-    raise NotImplementedError
+    from dptrain.cli import looking
+    from dptrain.records.index import find_runs, resolve_run
+
+    chosen = [resolve_run(text) for text in runs] if runs else find_runs()
+    statuses = looking.watch(chosen, ranks) if watch else looking.look(chosen)
+    if as_json:
+        print_json([status.to_json(ranks) for status in statuses])
+    elif not watch:
+        looking.print_statuses(statuses, ranks)
+    if runs:
+        raise typer.Exit(looking.exit_code(statuses))
 
 
 def logs(
@@ -27,7 +38,10 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the logs grow.")] = False,
 ) -> None:
     """Print the logs of the ranks."""
-    raise NotImplementedError
+    from dptrain.cli import looking
+    from dptrain.records.index import resolve_run
+
+    looking.print_logs(resolve_run(run), rank=rank, failed=failed, follow=follow)
 
 
 def report(
@@ -36,4 +50,16 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """One row per run: its spec, its numbers."""
-    raise NotImplementedError
+    from dptrain.records.index import resolve_run
+    from dptrain.report.results import result_rows, to_csv, write_csv
+    from dptrain.status.state import run_status
+
+    chosen = [resolve_run(text) for text in runs]
+    rows = result_rows(chosen, run_status(chosen))
+    if csv is not None:
+        write_csv(csv, rows)
+        say(f"{len(rows)} rows: {csv}")
+    elif as_json:
+        print_json(rows)
+    else:
+        say(to_csv(rows).rstrip("\n"))

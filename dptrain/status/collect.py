@@ -239,7 +239,8 @@ def _supervisor(intent: Intent, latest: AttemptRecord | None) -> Alive:
 def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
     if intent.launcher == "local":
         return tail_text(paths.attempt(attempt).launcher_log, LOG_TAIL_BYTES)
-    logs = sorted(paths.batch_log.glob("*"), key=lambda p: p.stat().st_mtime) if paths.batch_log.is_dir() else []
+    # The log of an array member is a link that points at nothing until the member starts.
+    logs = sorted((p for p in paths.batch_log.glob("*") if p.is_file()), key=lambda p: p.stat().st_mtime)
     return _newest_attempt(tail_text(logs[-1], LOG_TAIL_BYTES), attempt) if logs else ""
 
 

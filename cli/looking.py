@@ -1,0 +1,92 @@
+"""What `status` and `logs` print."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from dptrain.cli.output import console, print_table, say
+from dptrain.errors import Interrupted
+from dptrain.records.paths import RunPaths, runs_root
+from dptrain.status.model import RunStatus, first_word
+from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row_style, table_row
+from dptrain.status.state import Scheduler, run_status
+
+WATCH_S = 2.0
+PLAIN_WATCH_S = 10.0
+
+
+def look(runs: Sequence[RunPaths]) -> list[RunStatus]:
+    """Status of the runs now."""
+    return run_status(runs)
+
+
+def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
+    """The table, and under it what the rows have no room for."""
+    if not statuses:
+        say(f"no runs in {runs_root()}")
+        return
+    if ranks:
+        print_table(RANK_HEADER, [rank_row(status.run, rank) for status in statuses for rank in status.ranks])
+    else:
+        print_table(TABLE_HEADER, [table_row(s) for s in statuses], [row_style(s) for s in statuses])
+    for status in statuses:
+        if (text := remark(status)) is not None:
+            say(text)
+
+
+def watch(runs: Sequence[RunPaths], ranks: bool) -> list[RunStatus]:
+    """Print the table again and again until every run has ended; the scheduler is asked every ten seconds at most."""
+    scheduler = Scheduler()
+    shown = ""
+    while True:
+        statuses = run_status(runs, scheduler)
+        terminal = sys.stdout.isatty()
+        states = " ".join(f"{s.run}:{s.state}:{s.step}" for s in statuses)
+        if terminal:
+            console().clear()
+        if terminal or states != shown:
+            print_statuses(statuses, ranks)
+        shown = states
+        going = [status.run for status in statuses if not status.ended]
+        if not going:
+            return statuses
+        try:
+            time.sleep(WATCH_S if terminal else PLAIN_WATCH_S)
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped watching; still going: {', '.join(going)}") from None
+
+
+def exit_code(statuses: Sequence[RunStatus]) -> int:
+    """1 where a run did not do what it was asked for, 6 where the state of one is unknown, else 0."""
+    if any(status.bad for status in statuses):
+        return 1
+    return 6 if any(first_word(status.state) == "unknown" for status in statuses) else 0
+
+
+def print_logs(paths: RunPaths, *, rank: int | None, failed: bool, follow: bool) -> None:
+    """The logs one after the other, or as they grow."""
+    from dptrain.status.logs import follow_logs, logs_of, read_log
+
+    (status,) = run_status([paths])
+    if not follow:
+        for log in logs_of(paths, status, rank=rank, failed_first=failed):
+            say(f"==> {log.title}: {log.path} <==")
+            for piece in read_log(log):
+                sys.stdout.write(piece)
+            say()
+        return
+    scheduler, latest = Scheduler(), [status]
+
+    def ended() -> bool:
+        latest[:] = run_status([paths], scheduler)
+        return latest[0].ended
+
+    last = None
+    for log, text in follow_logs(lambda: logs_of(paths, latest[0], rank=rank, failed_first=failed), ended):
+        if log.path != last:
+            say(f"==> {log.title}: {log.path} <==")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        last = log.path

@@ -1,0 +1,148 @@
+"""From a spec to a running job: what train and infer share. Plan, then submit that plan; a dry run stops in between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptrain.cli.output import note, print_json, say
+from dptrain.errors import UsageError
+from dptrain.records.paths import RunPaths
+from dptrain.spec.cluster import ClusterProfile
+from dptrain.spec.schema import Task
+
+if TYPE_CHECKING:
+    from dptrain.plan.plan import Plan
+    from dptrain.spec.load import LoadedSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to start a run: the flags of train, infer and sweep."""
+
+    overrides: tuple[str, ...] = ()
+    cluster: str | None = None
+    name: str | None = None
+    dry_run: bool = False
+    detach: bool = False
+    wait: bool = False
+    timeout_s: float | None = None
+    force: bool = False
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.detach and (self.wait or self.timeout_s is not None):
+            raise UsageError("--detach returns at once, --wait and --timeout wait: use one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan and what it was made from."""
+
+    loaded: LoadedSpec
+    profile: ClusterProfile
+    cluster_reason: str
+    plan: Plan
+
+
+def plan_spec(path: Path, task: Task | None, options: Options) -> Planned:
+    """Read the spec, choose the cluster, plan."""
+    from dptrain.launch.cluster import choose_cluster
+    from dptrain.plan.plan import make_plan
+
+    loaded = read_spec(path, options)
+    profile, reason = choose_cluster(options.cluster, loaded.spec)
+    task = task or ("infer" if loaded.spec.train is None else "train")
+    return Planned(loaded=loaded, profile=profile, cluster_reason=reason, plan=make_plan(loaded, task, profile))
+
+
+def plan_page(planned: Planned) -> list[str]:
+    """The plan for people, then the exact script."""
+    page = [f"cluster {planned.profile.name}: {planned.cluster_reason}", *planned.plan.lines()]
+    if planned.loaded.spec.sweep:
+        page.append("the spec has a sweep; this is its plan without one (dptrain sweep --dry-run lists the members)")
+    if planned.plan.sbatch is not None:
+        page += ["", planned.plan.sbatch.rstrip("\n")]
+    return page
+
+
+def read_spec(path: Path, options: Options) -> LoadedSpec:
+    """The spec with every flag that replaces a value in its list of overrides."""
+    from dptrain.spec.load import Override, load_spec
+
+    named = (f"name={json.dumps(options.name)}",) if options.name is not None else ()
+    loaded = load_spec(path, (*options.overrides, *named))
+    overrides = [replace(o, origin="--name") if named and o.key == "name" else o for o in loaded.overrides]
+    if options.cluster is not None and options.cluster != loaded.spec.cluster:
+        overrides.append(
+            Override(key="cluster", value=options.cluster, origin="--cluster", replaces=loaded.origins.get("cluster"))
+        )
+    return replace(loaded, overrides=tuple(overrides))
+
+
+def start(path: Path, task: Task, options: Options) -> None:
+    """Plan the spec, submit the plan, and follow it where that was asked for."""
+    from dptrain.cli.follow import conclude, follow
+
+    planned = plan_spec(path, task, options)
+    if planned.loaded.spec.sweep:
+        raise UsageError(f"{path} has a sweep\n    write: dptrain sweep {path}")
+    slurm = planned.profile.launcher == "slurm"
+    if slurm and options.timeout_s is not None and not options.wait:
+        raise UsageError("--timeout limits --wait: give both")
+    note(f"cluster {planned.profile.name}: {planned.cluster_reason}")
+    check(planned.plan, options.force)
+    paths = make_run(planned)
+    if options.dry_run:
+        _dry_run(planned, paths, options)
+        return
+    waits = options.wait if slurm else not options.detach
+    follow(paths, lambda: _launch(planned, paths), waits=waits, timeout_s=options.timeout_s)
+    conclude(paths, as_json=options.as_json, waited=waits)
+
+
+def check(plan: Plan, force: bool) -> None:
+    """Stop here where the plan refuses, unless that was overruled; what cannot even be asked for cannot be forced."""
+    for text in plan.notes:
+        note(f"note: {text}")
+    if force and (plan.job is not None or plan.profile.launcher == "local"):
+        for reason in plan.refusals:
+            note(f"forced although: {reason}")
+        return
+    plan.check()
+
+
+def make_run(planned: Planned) -> RunPaths:
+    """The run directory."""
+    from dptrain.launch.snapshot import create_run
+    from dptrain.spec.sweep import fingerprint
+
+    mark = fingerprint(planned.loaded.spec, planned.plan.task)
+    return create_run(planned.plan, planned.loaded, planned.profile, fingerprint=mark)
+
+
+def _launch(planned: Planned, paths: RunPaths) -> None:
+    if planned.profile.launcher == "slurm":
+        from dptrain.launch.slurm import submit_slurm
+
+        (job_id,) = submit_slurm([paths], planned.plan, planned.profile)
+        note(f"{paths.run_id}: job {job_id}")
+    else:
+        from dptrain.launch.local import start_local
+
+        pid = start_local(paths, planned.profile)
+        note(f"{paths.run_id}: {planned.plan.world_size} local ranks, supervisor {pid}")
+
+
+def _dry_run(planned: Planned, paths: RunPaths, options: Options) -> None:
+    from dptrain.records.intent import update_intent
+
+    update_intent(paths, submission="dry-run")
+    if options.as_json:
+        print_json({"run": paths.run_id, "run_dir": str(paths.dir), "sbatch": planned.plan.sbatch})
+        return
+    if planned.plan.sbatch is not None:
+        say(planned.plan.sbatch.rstrip("\n"))
+    say(f"nothing submitted; run folder: {paths.dir}")

@@ -1,0 +1,99 @@
+"""Runs as flat rows: one row per run, one column per number and per key of the spec."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dptrain.records.paths import RunPaths
+from dptrain.status.model import RunStatus
+from dptrain.status.show import read_result
+
+Row = dict[str, Any]
+
+
+def result_rows(runs: Sequence[RunPaths], statuses: Sequence[RunStatus]) -> list[Row]:
+    """One row per run, in the order given."""
+    return [_row(paths, status) for paths, status in zip(runs, statuses, strict=True)]
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """CSV with the columns of all rows; a value that a run does not have is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write the CSV beside and rename it, so that a reader sees the old or the new one."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(to_csv(rows), encoding="utf-8")
+    beside.replace(path)
+
+
+def _row(paths: RunPaths, status: RunStatus) -> Row:
+    result = read_result(paths)
+    psnr, loss = _list(result.get("psnr_db")), _list(result.get("loss"))
+    peaks, sent = _list(result.get("peak_memory_bytes")), _list(result.get("bytes_sent"))
+    sections = result.get("sections")
+    return {
+        "run": status.run,
+        "state": status.state,
+        "task": status.task,
+        "step": status.step,
+        "steps": status.steps,
+        "world_size": status.world_size,
+        "psnr_db_first": psnr[0] if psnr else None,
+        "psnr_db_last": psnr[-1] if psnr else status.psnr_db,
+        "loss_first": loss[0] if loss else None,
+        "loss_last": loss[-1] if loss else status.loss,
+        "step_time_s": status.step_time_s,
+        **{f"section_{key}_s": value for key, value in (sections if isinstance(sections, dict) else {}).items()},
+        "peak_memory_bytes_max": max(peaks, default=status.peak_memory_bytes),
+        "bytes_sent_max": max(sent, default=None),
+        "attempt": status.attempt,
+        "failure": status.failure.message.strip().splitlines()[0]
+        if status.failure and status.failure.message.strip()
+        else None,
+        "run_dir": status.run_dir,
+        **{f"spec.{key}": value for key, value in flatten(_spec(paths)).items()},
+    }
+
+
+def flatten(value: Any, prefix: str = "") -> Row:
+    """`{"a": {"b": 1}}` -> `{"a.b": 1}`; lists stay whole."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        k: v
+        for key, inner in value.items()
+        for k, v in flatten(inner, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
+
+
+def _spec(paths: RunPaths) -> dict[str, Any]:
+    import yaml
+
+    try:
+        value = yaml.safe_load(paths.spec.read_text(encoding="utf-8"))
+    except (FileNotFoundError, yaml.YAMLError):
+        return {}
+    spec = value if isinstance(value, dict) else {}
+    return {key: inner for key, inner in spec.items() if key != "sweep"}
+
+
+def _list(value: Any) -> list[float]:
+    return [v for v in value if isinstance(v, (int, float))] if isinstance(value, list) else []
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, (list, tuple, dict, bool)) else value

@@ -1,0 +1,189 @@
+"""Words for people: one line per run, the table, the paragraph of a failure, the summary of a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dptrain.records.paths import RunPaths
+from dptrain.status.model import RankStatus, RunStatus, first_word
+
+TABLE_HEADER = ("RUN", "STATE", "STEP", "S/STEP", "ETA", "PSNR dB", "LOSS", "PEAK", "JOB", "SOURCE, AGE")
+RANK_HEADER = ("RUN", "RANK", "HOST", "PID", "STATE", "PHASE", "STEP", "SEEN", "PEAK", "SENT")
+TRACEBACK_LINES = 30
+
+
+def seconds(value: float | None) -> str:
+    """`0.42 s`, `12 s`, `3 min 20 s`, `5 h 02 min`, `3 d 4 h`; `-` where unknown."""
+    if value is None:
+        return "-"
+    if value < 10:
+        return f"{value:.2f} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def size(value: int | None) -> str:
+    """Bytes with a unit."""
+    if value is None:
+        return "-"
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def one_line(status: RunStatus, brief: bool = False) -> str:
+    """State, step, quality, time left; `brief` leaves out what stands beside it already."""
+    parts = [] if brief else [f"{status.run}:"]
+    parts.append(status.state + (f" ({status.reason})" if status.reason else ""))
+    if not brief and status.steps:
+        parts.append(f"step {status.step}/{status.steps}")
+    if status.psnr_db is not None:
+        parts.append(f"PSNR {status.psnr_db:.2f} dB")
+    elif status.loss is not None:
+        parts.append(f"loss {status.loss:.4g}")
+    if status.step_time_s is not None:
+        parts.append(f"{seconds(status.step_time_s)}/step")
+    if status.eta_s is not None:
+        parts.append(f"ETA {seconds(status.eta_s)}")
+    return "  ".join(parts)
+
+
+def table_row(status: RunStatus) -> tuple[str, ...]:
+    """One row under TABLE_HEADER."""
+    attempt = f" (attempt {status.attempt})" if status.attempt > 1 else ""
+    return (
+        status.run,
+        status.state + attempt,
+        f"{status.step}/{status.steps}",
+        number(status.step_time_s, ".3g"),
+        seconds(status.eta_s),
+        number(status.psnr_db, ".2f"),
+        number(status.loss, ".4g"),
+        size(status.peak_memory_bytes),
+        status.job_id or "-",
+        f"{status.source}, {seconds(status.age_s)}",
+    )
+
+
+def rank_row(run: str, rank: RankStatus) -> tuple[str, ...]:
+    """One row under RANK_HEADER."""
+    return (
+        run,
+        str(rank.rank),
+        rank.host or "-",
+        "-" if rank.pid is None else str(rank.pid),
+        rank.state,
+        rank.phase or "-",
+        "-" if rank.step is None else str(rank.step),
+        seconds(rank.last_seen_s),
+        size(rank.peak_memory_bytes),
+        size(rank.bytes_sent),
+    )
+
+
+def row_style(status: RunStatus) -> str | None:
+    """Colour of the row in a terminal."""
+    if status.bad:
+        return "red"
+    return {"completed": "green", "running": "cyan", "unknown": "yellow"}.get(first_word(status.state))
+
+
+def remark(status: RunStatus) -> str | None:
+    """What the row has no room for: why it waits, or how it failed, in one line."""
+    if status.failure is not None:
+        return f"{status.run}: {failure_line(status)}"
+    return f"{status.run}: {status.reason}" if status.reason else None
+
+
+def failure_line(status: RunStatus) -> str:
+    """Who failed first, and the first line of what it said."""
+    failure = status.failure
+    if failure is None:
+        return status.state
+    message = failure.message.strip().splitlines()
+    where = _where(status)
+    return f"{failure.kind}" + (f": {where}" if where else "") + (f": {message[0]}" if message else "")
+
+
+def failure_text(status: RunStatus, paths: RunPaths) -> str:
+    """The paragraph of a run that did not end well: state, who, what, its traceback, where the log is."""
+    lines = [f"{status.run}: {status.state}" + (f" ({status.reason})" if status.reason and not status.failure else "")]
+    failure = status.failure
+    if failure is not None:
+        where = _where(status)
+        lines += [f"first failure: {failure.kind}" + (f", {where}" if where else "")]
+        lines += [f"  {line}" for line in failure.message.strip().splitlines()]
+        if failure.traceback:
+            lines += [f"  {line}" for line in failure.traceback.strip().splitlines()[-TRACEBACK_LINES:]]
+    lines += [f"earlier: {text}" for text in status.history]
+    lines.append(f"log: {_log_of(status, paths)}")
+    return "\n".join(lines)
+
+
+def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
+    """PSNR before and after, or what there is instead, and where the pictures are."""
+    lines = [f"{status.run}: {status.state}, {status.step} steps on {status.world_size} ranks"]
+    result = read_result(paths)
+    psnr, loss = _numbers(result.get("psnr_db")), _numbers(result.get("loss"))
+    if psnr:
+        where = "held-out images" if status.task == "train" else "first iterate"
+        before = "before training" if status.task == "train" else where
+        after = f"after {status.step} steps" + (f", {where}" if status.task == "train" else "")
+        lines.append(f"PSNR {psnr[0]:.2f} dB ({before}) -> {psnr[-1]:.2f} dB ({after})")
+    if loss:
+        lines.append(f"loss {loss[0]:.4g} -> {loss[-1]:.4g}")
+    pictures = [p for p in result.get("output", []) if isinstance(p, str) and Path(p).name.startswith("side-by-side")]
+    lines += [f"side by side: {paths.dir / picture}" for picture in pictures[:4]]
+    if len(pictures) > 4:
+        lines.append(f"and {len(pictures) - 4} more in {paths.output}")
+    lines.append(f"folder: {paths.dir}")
+    return lines
+
+
+def read_result(paths: RunPaths) -> dict[str, Any]:
+    """result.json; empty where there is none."""
+    try:
+        value = json.loads(paths.result.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _numbers(value: object) -> list[float]:
+    return [float(v) for v in value if isinstance(v, (int, float))] if isinstance(value, list) else []
+
+
+def _where(status: RunStatus) -> str:
+    failure = status.failure
+    assert failure is not None
+    parts: Sequence[tuple[object, str]] = (
+        (failure.rank, f"rank {failure.rank}"),
+        (failure.host, f"on {failure.host}"),
+        (failure.step, f"at step {failure.step}"),
+        (failure.signal, f"by {failure.signal}"),
+    )
+    return " ".join(text for value, text in parts if value is not None)
+
+
+def _log_of(status: RunStatus, paths: RunPaths) -> Path:
+    attempt = paths.attempt(status.attempt)
+    rank = status.failure.rank if status.failure else None
+    if rank is not None and attempt.rank_log(rank).is_file():
+        return attempt.rank_log(rank)
+    return attempt.launcher_log if status.launcher == "local" else paths.batch_log
