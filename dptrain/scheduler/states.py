@@ -6,6 +6,7 @@ codes. A word that is not in the table keeps its text and the meaning `unknown`,
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,8 +127,9 @@ _BLOCKED = {
 
 def pending_reason(raw: str) -> PendingReason:
     """Read the reason of a pending job as squeue prints it: `None`, `Resources`, `ReqNodeNotAvail, UnavailableNodes:n1`."""
-    text = raw.strip().strip("()")
-    word = text.split(",")[0].split()[0] if text and text.split(",")[0].split() else ""
+    text = raw.strip()
+    text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    word = re.split("[,(]", text)[0].strip().replace(" ", "_")
     if word in ("", "None"):
         return PendingReason(word="", kind="waiting", explanation="")
     if word in _BLOCKED:
@@ -135,10 +137,7 @@ def pending_reason(raw: str) -> PendingReason:
     if word in _IMPOSSIBLE:
         return PendingReason(word=text, kind="impossible", explanation=_IMPOSSIBLE[word])
     # Limits of one job never pass by themselves; limits of a group, user or account pass when other jobs end.
-    if word.startswith(("AssocMax", "QOSMax", "QOSMin")) and (
-        "PerJob" in word or "PerNode" in word or "NotSatisfied" in word
-    ):
-        return PendingReason(
-            word=text, kind="impossible", explanation="outside what one job of this account or QOS may ask for"
-        )
+    if word.startswith("QOSMin") or re.match("(AssocMax|QOSMax).*(PerJob|PerNode)", word):
+        explanation = "outside what one job of this account or QOS may ask for"
+        return PendingReason(word=text, kind="impossible", explanation=explanation)
     return PendingReason(word=text, kind="waiting", explanation="")
