@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from glob import escape, has_magic
+from pathlib import Path as FolderPath
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from dptrain.spec.constraints import FilePath, Length, Limits, Minutes, Pattern
@@ -59,6 +60,8 @@ class Builder:
     special: SpecialKeys = field(default_factory=dict)
     is_spec: bool = True
     """Unknown keys are looked for in all sections of a spec."""
+    folder: FolderPath = FolderPath()
+    """Of the file, whatever overrides came from elsewhere: where a factory's module is looked for."""
     found: list[Found] = field(default_factory=list)
     at: dict[Path, Where] = field(default_factory=dict)
     """Position of every value that was written."""
@@ -76,6 +79,8 @@ class Builder:
 
     def section(self, cls: type, table: Table, path: Path) -> Any:
         """One object of a class from its mapping."""
+        if not path:
+            self.folder = table.where.source.folder
         self.at[path] = table.where
         valid, hints = keys_of(cls, table), hints_of(cls)
         values: dict[str, Any] = {}
@@ -99,7 +104,7 @@ class Builder:
                 values[key] = ""
         if cls is Factory:
             values["arguments"] = arguments
-            values.setdefault("search_path", str(table.where.source.folder))
+            values.setdefault("search_path", str(self.folder))
         return cls(**values)
 
     def value(self, node: Node, hint: Any, path: Path) -> Any:

@@ -68,5 +68,5 @@ def _key(key: str) -> str:
 
 def _quoted(text: str) -> str:
     """In double quotes; JSON's escapes are YAML's too, but for pairs of surrogates, which are therefore never written."""
-    assert UNPRINTABLE.search(text) is None, "the loader refuses control characters"
+    assert UNPRINTABLE.search(text) is None and not set(text) & set("\t\n\r"), "the loader refuses control characters"
     return json.dumps(text, ensure_ascii=False)

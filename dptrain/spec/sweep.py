@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from dptrain.spec.overrides import key_path, lookup, put
 from dptrain.spec.resolve import build_spec
 from dptrain.spec.scalars import is_null
 from dptrain.spec.schema import Factory, Spec, Task
-from dptrain.spec.sections import choose, classes_of, everything, hints_of
+from dptrain.spec.sections import classes_of, everything, hints_of
 from dptrain.spec.tree import Found, Items, Node, Refused, Source, Table, raise_found, read_tree, shown
 from dptrain.spec.unknown import nearest
 
@@ -118,17 +119,31 @@ def read_sweep(root: Table, base: Builder) -> tuple[dict[str, tuple[Any, ...]], 
     """The typed values of `sweep:` and what is wrong with it, beyond what is wrong with the spec itself."""
     builder = Builder()
     axes = _axes(root, builder)
-    count = 1
-    for axis in axes:
-        count *= len(axis.points)
+    count = math.prod(len(axis.points) for axis in axes)
     if count > MOST_MEMBERS:
-        node = root.entries["sweep"].value
-        builder.note(("sweep",), node.where, f"sweep makes {count} runs, more than {MOST_MEMBERS}", "shorter lists")
-    if builder.found:
+        where = root.entries["sweep"].value.where
+        builder.note(("sweep",), where, f"sweep makes {count} runs, more than {MOST_MEMBERS}", "shorter lists")
+    if builder.found or not axes:
         return {}, builder.found
+    typed = _read_members(root, axes, base, builder)
+    sweep: dict[str, tuple[Any, ...]] = {}
+    for axis in axes:
+        values: list[tuple[Any, ...]] = []
+        for point in axis.points:
+            value = tuple(typed[key, id(node)] for key, node in zip(axis.keys, point, strict=True))
+            if value in values:
+                said = ", ".join(shown(node) for node in point)
+                builder.note(("sweep", axis.name), point[0].where, f"sweep.{axis.name} has {said} twice", "each once")
+            values.append(value)
+        sweep[axis.name] = tuple(values) if len(axis.keys) > 1 else tuple(v[0] for v in values)
+    return sweep, builder.found
+
+
+def _read_members(root: Table, axes: list[Axis], base: Builder, builder: Builder) -> dict[tuple[str, int], Any]:
+    """Build every member; note what is wrong with one but not with the spec itself. Gives each node's value by its key."""
     known = {(str(f.where), f.found) for f in base.found}
-    typed: dict[str, Any] = {}
-    for chosen in _combinations(axes) if axes else ():
+    typed: dict[tuple[str, int], Any] = {}
+    for chosen in _combinations(axes):
         member_builder, spec = build_spec(_member_tree(root, chosen))
         for found in member_builder.found:
             if (str(found.where), found.found) not in known:
@@ -136,15 +151,8 @@ def read_sweep(root: Table, base: Builder) -> tuple[dict[str, tuple[Any, ...]], 
                 named = ", ".join(f"{key}={shown(node)}" for key, node in chosen.items())
                 builder.found.append(replace(found, found=f"{found.found} (in the run {named} of the sweep)"))
         for key, node in chosen.items():
-            typed.setdefault(f"{key} {id(node)}", value_at(spec, key))
-    sweep = {}
-    for axis in axes:
-        points = [
-            tuple(typed[f"{key} {id(node)}"] for key, node in zip(axis.keys, point, strict=True))
-            for point in axis.points
-        ]
-        sweep[axis.name] = tuple(points) if len(axis.keys) > 1 else tuple(p[0] for p in points)
-    return sweep, builder.found
+            typed.setdefault((key, id(node)), value_at(spec, key))
+    return typed
 
 
 def _axes(root: Table, builder: Builder) -> list[Axis]:
@@ -213,19 +221,28 @@ def _key_problem(root: Table, key: str) -> tuple[str, str] | None:
     for i, part in enumerate(path):
         hint = next((hints_of(c)[part] for c in classes if part in hints_of(c)), None)
         if hint is None:
-            section = lookup(root, tuple(path[:i]))
-            if i == len(path) - 1 and isinstance(section, Table) and choose(classes, section) is Factory:
+            if i == len(path) - 1 and _is_factory(root, path[:i]):
                 return None
             valid = [f"{s}.{k}" if s else k for s, _, k in everything()]
             near = nearest(key, valid) or next((v for v in valid if v.endswith(f".{path[-1]}")), None)
             return f"sweep names {key}, which is not a key of a spec", near or ""
         classes = classes_of(hint)
+        if part == "factory" and not _is_factory(root, path[:i]):
+            return (
+                f"{key} cannot be swept where {'.'.join(path[:i])} is not a factory already",
+                f"{part}: module:function there",
+            )
         if not classes and i < len(path) - 1:
             return f"sweep names {key}, but {'.'.join(path[: i + 1])} is a single value", ".".join(path[: i + 1])
     if classes:
         inside = ", ".join(f"{key}.{k}" for k in dict.fromkeys(k for c in classes for k in hints_of(c)))
         return f"sweep names {key}, a whole section; only single keys can be swept", f"one of {inside}"
     return None
+
+
+def _is_factory(root: Table, path: list[str]) -> bool:
+    section = lookup(root, tuple(path))
+    return isinstance(section, Table) and "factory" in section.entries
 
 
 def _combinations(axes: list[Axis]) -> Iterator[dict[str, Node]]:
