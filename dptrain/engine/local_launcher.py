@@ -139,6 +139,8 @@ def _watch(ranks: Any, events: EventLog, stop: Stop) -> int:
         if stop.requested or failed or late or not running:
             break
         time.sleep(POLL_S)
+    # Between two looks several may have ended: who was killed by a signal did not follow another's end.
+    failed.sort(key=lambda rank: (codes[rank] or 0) > 0)
     for rank in failed:
         _record_exit(events, rank, processes[rank], ended_by_launcher=False)
     ranks.close(signal.SIGTERM, timeout=KILL_AFTER_S)
