@@ -88,6 +88,8 @@ def _one_image(
         if not bool(torch.isfinite(x.sum())):
             if session.first:
                 write_image(session, "last-finite", previous["est"][0], sample)
+            # The iterate is the same everywhere, so all ranks are here; the first to leave would have rank 0 ended mid-file.
+            session.ctx.barrier()
             raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)

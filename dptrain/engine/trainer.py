@@ -65,7 +65,8 @@ def run(session: Session) -> set[int]:
     progress = _resume(session, built, optimizer)
     session.events.write("steps", steps=train.steps)
     with session.meter.tracking(built.algorithm):
-        if progress.step == 0:
+        # Before the first step; after a restart what the warning left no time for.
+        if progress.step % train.save_every_steps == 0 and progress.step not in progress.psnr_steps:
             _evaluate(session, built, held_out, progress)
         session.watch.enter("run")
         batches = _batches(session, images, train, blind, start=progress.step)

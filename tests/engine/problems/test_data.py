@@ -88,7 +88,7 @@ def test_roles_are_disjoint_and_lengths_right() -> None:
     assert (len(train), len(held_out), len(infer)) == (3, 2, 1)
     truths = [s.truth for s in [*train, *held_out, *infer]]
     for i, a in enumerate(truths):
-        assert all(not torch.equal(a, b) for b in truths[:i])  # type: ignore[arg-type]
+        assert all(not torch.equal(a, b) for b in truths[:i])
     assert torch.equal(held_out[-1].truth, truths[4])  # type: ignore[arg-type]
     with pytest.raises(IndexError):
         train[3]
@@ -108,9 +108,10 @@ def test_photo() -> None:
         sample = images(spec_of(data=SourceData(), image_size=size, channels=channels))[0]
         assert sample.truth is not None and sample.truth.shape == (1, channels, *size) and sample.bit_depth == 8
         assert sample.truth.min() >= 0 and sample.truth.max() <= 1 and sample.truth.std() > 0.1
-    for channels, size in ((2, (64, 48)), (1, (8, 9, 10))):
+    problems: list[dict[str, Any]] = [{"channels": 2}, {"image_size": (8, 9, 10)}]
+    for problem in problems:
         with pytest.raises(UsageError, match="photo is 2-D"):
-            images(spec_of(data=SourceData(), image_size=size, channels=channels))[0]
+            images(spec_of(**{"data": SourceData(), **problem}))[0]
     with pytest.raises(UsageError, match="1 image, training asks for 8"):
         images(spec_of(data=SourceData(), train=Train()), "train")
 

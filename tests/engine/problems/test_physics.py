@@ -93,7 +93,10 @@ def test_blur_keeps_constants_and_its_axes() -> None:
 def test_mask_is_keyed_by_seed_and_shared_by_channels() -> None:
     def mask(seed: int, size: tuple[int, int] = (40, 50)) -> torch.Tensor:
         spec = spec_of(physics=Inpaint(keep=0.3), image_size=size, channels=3, seed=seed)
-        return build_physics(spec, CPU, torch.float64).A(torch.ones(1, 3, *size, dtype=torch.float64))[0]
+        masked: torch.Tensor = build_physics(spec, CPU, torch.float64).A(torch.ones(1, 3, *size, dtype=torch.float64))[
+            0
+        ]
+        return masked
 
     assert 0.25 < float(mask(0).mean()) < 0.35
     assert torch.equal(mask(0)[:, :1].expand(1, 3, 40, 50), mask(0)) and not torch.equal(mask(0), mask(1))

@@ -1,0 +1,140 @@
+"""Whole runs on this machine: real supervisor, real ranks, real signals."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dptrain.records.paths import RunPaths
+from dptrain.status.state import run_status
+from tests.local_runs import events, finish, result, running, signal_rank, wait_for
+
+
+@pytest.fixture(autouse=True)
+def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def losses(paths: RunPaths) -> list[tuple[int, float, float]]:
+    return [(e["step"], e["lr"], e["loss"]) for e in events(paths, 0, "step")]
+
+
+def newest_model(paths: RunPaths) -> bytes:
+    return (paths.save(6) / "model.safetensors").read_bytes()
+
+
+def test_training_preempted_and_resumed_equals_uninterrupted() -> None:
+    with running("train", "train.schedule=cosine") as whole:
+        assert finish(whole) == 0
+    with running("train", "train.schedule=cosine") as stopped:
+        # A warning on any one rank makes all of them save the same step and start again.
+        wait_for(lambda: events(stopped, 1, "step"), "the first step")
+        signal_rank(stopped, 1, signal.SIGUSR2)
+        assert finish(stopped) == 0
+    assert stopped.attempts() == [1, 2]
+    requeued = events(stopped, 0, "requeue")
+    assert [e["reason"] for e in requeued] == ["preempted"]
+    assert requeued[0]["step"] < 6, "the signal came too late to interrupt anything"
+    assert losses(stopped) == losses(whole)
+    assert newest_model(stopped) == newest_model(whole)
+    assert result(stopped)["loss"] == result(whole)["loss"]
+    assert result(stopped)["psnr_db"] == result(whole)["psnr_db"]
+    assert run_status([stopped])[0].state == "completed"
+
+
+def test_reconstruction_preempted_and_resumed_equals_uninterrupted() -> None:
+    change = ("algorithm.iterations=12", "algorithm.name=fista")
+    with running("infer", *change) as whole:
+        assert finish(whole) == 0
+    with running("infer", *change) as stopped:
+        wait_for(lambda: events(stopped, 0, "step"), "the first step")
+        signal_rank(stopped, 0, signal.SIGUSR2)
+        assert finish(stopped) == 0
+    assert result(stopped)["psnr_db"] == result(whole)["psnr_db"]
+    first, second = (np.load(p.output / "reconstruction.npy") for p in (whole, stopped))
+    assert np.array_equal(first, second)
+
+
+def test_the_budget_of_preemptions_ends_the_run() -> None:
+    with running("train", "train.steps=400", "run.max_preempts=0") as run:
+        wait_for(lambda: events(run, 0, "step"), "the first step")
+        signal_rank(run, 0, signal.SIGUSR2)
+        assert finish(run) == 1
+    failure = events(run, 0, "failure")[0]
+    assert failure["class"] == "preempted" and "run.max_preempts is 0" in failure["message"]
+
+
+def test_a_frozen_rank_is_noticed() -> None:
+    with running("train", "train.steps=100000", "run.stall_timeout_s=3") as run:
+        wait_for(lambda: events(run, 0, "step"), "the first step")
+        signal_rank(run, 1, signal.SIGSTOP)
+        assert finish(run) == 1
+    failure = events(run, 0, "failure")[0]
+    assert failure["class"] == "stalled" and "no progress for 3 s" in failure["message"]
+    log = run.attempt(1).rank_log(0).read_text()
+    assert "stacks of all threads" in log and "trainer.py" in log
+    assert run_status([run])[0].state.startswith(("failed: stalled", "stalled"))
+
+
+def test_divergence_keeps_the_last_finite_iterate(tmp_path: Path) -> None:
+    (tmp_path / "wild.py").write_text(
+        "import torch\n"
+        "class Wild(torch.nn.Module):\n"
+        "    def forward(self, x, sigma):\n"
+        "        return x * 1e30\n"
+        "def build(**kwargs):\n"
+        "    return Wild()\n"
+    )
+    change = ('denoiser={factory: "wild:build"}', "algorithm.iterations=9")
+    with running("infer", *change, folder=tmp_path) as run:
+        assert finish(run) == 1
+    failure = events(run, 0, "failure")[0]
+    assert failure["class"] == "diverged" and not failure["secondary"]
+    assert bool(np.isfinite(np.load(run.output / "last-finite.npy")).all())
+
+
+def test_an_exception_on_one_rank_ends_all_and_is_told_first(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "class Broken(torch.nn.Module):\n"
+        "    calls = 0\n"
+        "    def forward(self, x, sigma):\n"
+        "        self.calls += 1\n"
+        "        if self.calls == 4 and dist.get_rank() == 1:\n"
+        "            raise ValueError('a tile I do not like')\n"
+        "        return x\n"
+        "def build(**kwargs):\n"
+        "    return Broken()\n"
+    )
+    change = ('denoiser={factory: "broken:build"}', "algorithm.iterations=500")
+    with running("infer", *change, folder=tmp_path) as run:
+        assert finish(run) == 1
+    status = run_status([run])[0]
+    assert status.state == "failed: exception"
+    assert status.failure is not None
+    assert status.failure.rank == 1 and "a tile I do not like" in status.failure.message
+
+
+def test_another_number_of_ranks_than_planned_is_refused() -> None:
+    from dptrain.records.intent import read_intent, write_json
+
+    with running("infer") as run:
+        finish(run)
+    # The launcher reads the intent, the ranks compare with it: take the identity of one rank away instead.
+    import subprocess
+    import sys
+
+    intent = read_intent(run)
+    assert intent.world_size == 2
+    write_json(run.attempt(1).rendezvous, {})
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "dptrain.engine.worker", str(run.dir)], capture_output=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    failure = events(run, 0, "failure")[-1]
+    assert failure["class"] == "world-mismatch"
+    assert "planned 2 ranks" in failure["message"] and "rank 0 of 1" in failure["message"]

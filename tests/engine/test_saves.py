@@ -1,0 +1,105 @@
+"""A save is complete or absent; the newest good one is found; nothing in it is code."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from dptrain.engine.saves import MANIFEST, MODEL, STATE, load_model, load_state, newest_save, save_steps, write_save
+from dptrain.records.paths import RunPaths
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "run")
+    paths.create()
+    return paths
+
+
+def save(run: RunPaths, step: int, keep: int = 9) -> None:
+    model = {"denoiser.w": torch.full((3,), float(step)), "step_size": torch.tensor([0.5])}
+    write_save(run, step, model, {"step": step, "rng": [{"cpu": torch.get_rng_state()}], "loss": [0.5, 0.25]}, keep)
+
+
+def test_what_is_saved_comes_back(run: RunPaths) -> None:
+    save(run, 7)
+    found = newest_save(run)
+    assert found is not None and found[0] == 7
+    assert torch.equal(load_model(found[1])["denoiser.w"], torch.full((3,), 7.0))
+    state = load_state(found[1])
+    assert state["step"] == 7 and state["loss"] == [0.5, 0.25]
+    assert torch.equal(state["rng"][0]["cpu"], torch.get_rng_state())
+
+
+def test_only_the_newest_are_kept(run: RunPaths) -> None:
+    for step in (2, 10, 9, 11):
+        save(run, step, keep=2)
+    assert save_steps(run) == [10, 11]
+
+
+def test_a_save_of_the_same_step_replaces_it(run: RunPaths) -> None:
+    save(run, 3)
+    save(run, 3)
+    assert save_steps(run) == [3]
+
+
+@pytest.mark.parametrize("broken", ["truncated model", "truncated state", "changed byte", "no manifest", "torn manifest", "no state"])
+def test_a_broken_newest_save_is_named_and_skipped(run: RunPaths, broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save(run, 1)
+    save(run, 2)
+    folder = run.save(2)
+    if broken.startswith("truncated"):
+        file = folder / (MODEL if "model" in broken else STATE)
+        file.write_bytes(file.read_bytes()[:-1])
+    elif broken == "changed byte":
+        content = bytearray((folder / MODEL).read_bytes())
+        content[-1] ^= 1
+        (folder / MODEL).write_bytes(content)
+    elif broken == "no manifest":
+        (folder / MANIFEST).unlink()
+    elif broken == "torn manifest":
+        (folder / MANIFEST).write_text('{"step": 2, "fi')
+    else:
+        (folder / STATE).unlink()
+    found = newest_save(run)
+    assert found is not None and found[0] == 1
+    assert "save of step 2 is skipped: " in capsys.readouterr().out
+
+
+def test_without_saves_there_is_none(run: RunPaths) -> None:
+    assert newest_save(run) is None
+
+
+def test_what_a_killed_save_left_beside_is_no_save(run: RunPaths) -> None:
+    save(run, 1)
+    (run.saves / ".step-2.123").mkdir()
+    assert save_steps(run) == [1]
+
+
+def test_a_full_disk_keeps_the_old_save(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(run, 1)
+
+    def full(state: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    # The one thing a real disk cannot be made to do here without filling it for everyone.
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(run, 2)
+    assert [p.name for p in run.saves.iterdir()] == ["step-1"]
+
+
+def test_code_in_a_save_is_not_run(run: RunPaths, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (str(tmp_path / "ran"),))
+
+    save(run, 1)
+    torch.save(Evil(), run.save(1) / STATE)
+    with pytest.raises(Exception, match="weights_only"):
+        load_state(run.save(1))
+    assert not (tmp_path / "ran").exists()
