@@ -62,7 +62,7 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._progress: Progress = Progress(
             TextColumn("{task.fields[run]}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[said]}", markup=False),
             TimeElapsedColumn(),
@@ -88,7 +88,9 @@ class Bars:
         """Move the bars."""
         for status in statuses:
             if status.run not in self._tasks:
-                self._tasks[status.run] = self._progress.add_task("", run=status.run, said="")
+                # The id of a single run is on the screen already.
+                name = status.run if len(statuses) > 1 or self._tasks else ""
+                self._tasks[status.run] = self._progress.add_task("", run=name, said="")
             said = one_line(status, brief=True)
             self._progress.update(self._tasks[status.run], completed=status.step, total=status.steps or None, said=said)
 

@@ -15,6 +15,8 @@ from dptrain.status.state import Scheduler, run_status
 
 WATCH_S = 2.0
 PLAIN_WATCH_S = 10.0
+EXPENDABLE = ("PEAK", "JOB", "LOSS", "S/STEP", "PSNR dB", "ETA")
+EXPENDABLE_OF_RANKS = ("SENT", "PID", "PEAK", "HOST")
 
 
 def look(runs: Sequence[RunPaths]) -> list[RunStatus]:
@@ -28,9 +30,14 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
         say(f"no runs in {runs_root()}")
         return
     if ranks:
-        print_table(RANK_HEADER, [rank_row(status.run, rank) for status in statuses for rank in status.ranks])
+        print_table(
+            RANK_HEADER,
+            [rank_row(status.run, rank) for status in statuses for rank in status.ranks],
+            (),
+            EXPENDABLE_OF_RANKS,
+        )
     else:
-        print_table(TABLE_HEADER, [table_row(s) for s in statuses], [row_style(s) for s in statuses])
+        print_table(TABLE_HEADER, [table_row(s) for s in statuses], [row_style(s) for s in statuses], EXPENDABLE)
     for status in statuses:
         if (text := remark(status)) is not None:
             say(text)

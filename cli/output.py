@@ -52,22 +52,49 @@ def print_error(error: DptrainError) -> None:
         note(f"dptrain: {error}")
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] = ()) -> None:
-    """Aligned columns; `styles` colours whole rows in a terminal."""
+def print_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None] = (),
+    expendable: Sequence[str] = (),
+) -> None:
+    """Aligned columns.
+
+    :param styles: colours of whole rows, in a terminal.
+    :param expendable: columns left out, first one first, where a terminal is too narrow.
+    """
     if sys.stdout.isatty():
-        _rich_table(header, rows, styles)
+        _rich_table(header, rows, styles, expendable)
         return
-    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-    for line in [header, *rows]:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for line in _aligned(header, rows):
+        say(line)
 
 
-def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None]) -> None:
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = _widths(header, rows)
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in [header, *rows]]
+
+
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+
+
+def _rich_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None], expendable: Sequence[str]
+) -> None:
     from rich.table import Table
 
+    out = console()
+    widths = dict(zip(header, _widths(header, rows), strict=True))
+    shown = list(header)
+    for name in expendable:
+        if sum(widths[n] + 2 for n in shown) <= out.width:
+            break
+        shown.remove(name)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, overflow="fold")
+    for i, name in enumerate(shown):
+        table.add_column(name, overflow="fold", no_wrap=i > 0)
     for i, row in enumerate(rows):
-        table.add_row(*row, style=styles[i] if i < len(styles) else None)
-    console().print(table)
+        cells = dict(zip(header, row, strict=True))
+        table.add_row(*(cells[name] for name in shown), style=styles[i] if i < len(styles) else None)
+    out.print(table)

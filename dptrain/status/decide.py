@@ -120,6 +120,8 @@ def _active(records: RunRecords, attempt: AttemptRecord, job: Job, now: float) -
     if silent is not None:
         failure = _silence(silent, now)
         return Decision(state="stalled", failure=failure, reason=failure.message)
+    if reason is None and all(rank.phase == "setup" for rank in attempt.ranks):
+        reason = "setting up"
     return Decision(state="running", reason=reason)
 
 

@@ -98,6 +98,7 @@ def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12") -> 
         reason=pending_reason(reason),
         nodes=None,
         exit_code=None,
+        exit_signal=None,
         restarts=restarts,
         start_time=None,
         time_left=None,

@@ -1,0 +1,70 @@
+"""plan and dry runs: the page, the JSON, and the script that would be submitted."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.cli import TINY, Cli
+
+
+def test_page_names_choices_overrides_and_script(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    done = cli("plan", spec, "--cluster", "generic-slurm", "--set", "algorithm.iterations=3")
+    assert done.code == 0, done.err
+    for words in ("3 steps", "tiling.patch", "algorithm.iterations", "--set", "--cluster names it", "#SBATCH", "srun"):
+        assert words in done.out
+    assert "\x1b" not in done.out
+
+
+def test_json_is_the_contract(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    value = json.loads(cli("plan", spec, "--json").out)
+    wanted = [
+        "fits",
+        "reasons",
+        "layout",
+        "world_size",
+        "tiles",
+        "tiles_per_rank_max",
+        "tiles_per_rank_mean",
+        "idle_ranks",
+    ]
+    wanted += ["work_multiplier", "halo_needed", "memory", "bytes_per_step", "max_batch_size", "checkpoint", "patch"]
+    wanted += ["step_time_s", "gpu_hours", "sbatch", "choices", "cluster", "cluster_reason"]
+    assert set(wanted) <= set(value)
+    assert value["world_size"] == 2 and value["sbatch"] is None
+
+
+def test_a_refusal_prints_the_json_too(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    done = cli("plan", spec, "--json", "--task", "train")
+    assert done.code == 3
+    value = json.loads(done.out)
+    assert value["fits"] is False and any("train" in reason for reason in value["reasons"])
+    assert "train" in done.err
+
+
+def test_dry_run_writes_the_script_that_plan_shows(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    shown = json.loads(cli("plan", spec, "--cluster", "generic-slurm", "--json").out)["sbatch"]
+    done = cli("infer", spec, "--cluster", "generic-slurm", "--dry-run")
+    assert done.code == 0, done.err
+    (folder,) = (cli.folder / "runs").iterdir()
+    assert (folder / "submission.sh").read_text() == shown
+    assert shown.strip() in done.out and str(folder) in done.out
+    status = json.loads(cli("status", "last", "--json").out)[0]
+    assert (status["state"], status["reason"]) == ("never-submitted", "dry run")
+
+
+def test_flags_that_replace_values_are_listed(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY + "cluster: local\n")
+    assert cli("infer", spec, "--dry-run", "--name", "other", "--cluster", "generic-slurm").code == 0
+    (folder,) = (cli.folder / "runs").iterdir()
+    assert folder.name.startswith("other-")
+    overrides = {o["key"]: o["origin"] for o in json.loads((folder / "plan.json").read_text())["overrides"]}
+    assert overrides == {"name": "--name", "cluster": "--cluster"}
+
+
+def test_prepare_says_what_is_needed(cli: Cli) -> None:
+    done = cli("prepare", cli.write("tiny.yaml", TINY))
+    assert done.code == 0 and "nothing to fetch" in done.out

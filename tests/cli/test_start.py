@@ -1,0 +1,142 @@
+"""Starting the tool: help, version, exit codes, what is imported, completion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli import TINY, Cli
+from tests.status.helpers import WrittenRun
+from tests.status.test_state import fake_squeue
+
+COMMANDS = ["init", "plan", "prepare", "train", "infer", "sweep", "status", "logs", "report", "cancel", "doctor"]
+HEAVY = ["torch", "deepinv", "submitit", "numpy", "matplotlib", "PIL"]
+PROBE = """
+import sys
+from dptrain.cli.main import app
+try:
+    app({words!r})
+except SystemExit as end:
+    code = end.code
+print("loaded:", [name for name in {heavy!r} if name in sys.modules], "code:", code)
+"""
+
+
+def probe(cli: Cli, *words: str) -> str:
+    """The last line: which heavy modules a command loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(words=list(words), heavy=HEAVY)],
+        capture_output=True,
+        text=True,
+        env=cli.env,
+        cwd=cli.folder,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1]
+
+
+def test_help_lists_every_command(cli: Cli) -> None:
+    done = cli("--help")
+    assert done.code == 0 and "\x1b" not in done.out
+    for command in COMMANDS:
+        assert f"  {command} " in done.out
+        assert cli(command, "--help").code == 0
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out.startswith("dptrain ")
+
+
+def test_help_loads_nothing_heavy(cli: Cli) -> None:
+    assert probe(cli, "--help") == "loaded: [] code: 0"
+
+
+def test_plan_loads_nothing_heavy(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    assert probe(cli, "plan", str(spec)) == "loaded: [] code: 0"
+
+
+def test_dry_run_loads_nothing_heavy(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    assert probe(cli, "infer", str(spec), "--dry-run") == "loaded: [] code: 0"
+
+
+def test_status_over_200_runs_loads_nothing_heavy_and_asks_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(199):
+        WrittenRun(cli.folder / "runs", f"done-{i}", job_id=str(i)).finish()
+    going = WrittenRun(cli.folder / "runs", "going-1", job_id="900")
+    going.start(0)
+    tools = cli.folder / "tools"
+    tools.mkdir()
+    calls = fake_squeue(tools, monkeypatch)
+    cli.env = {**cli.env, "PATH": f"{tools}:/usr/bin:/bin"}
+    assert probe(cli, "status") == "loaded: [] code: 0"
+    assert len(calls.read_text().splitlines()) == 1
+    states = [entry["state"] for entry in json.loads(cli("status", "--json").out)]
+    assert states.count("completed") == 199 and len(states) == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["status", "nope"], 5, "nope"),
+        (["logs", "nope"], 5, "nope"),
+        (["cancel", "last"], 5, "no runs"),
+        (["plan", "none.yaml"], 2, "none.yaml"),
+        (["infer", "bad.yaml"], 2, "bad.yaml:2:1"),
+        (["infer", "tiny.yaml", "--set", "nonsense"], 2, "nonsense"),
+        (["infer", "tiny.yaml", "--cluster", "nowhere"], 2, "nowhere"),
+        (["infer", "tiny.yaml", "--detach", "--wait"], 2, "--detach"),
+        (["sweep", "tiny.yaml"], 2, "has no sweep"),
+        (["infer", "swept.yaml"], 2, "dptrain sweep"),
+        (["train", "tiny.yaml"], 3, "train"),
+        (["plan", "tiny.yaml", "--task", "guess"], 2, "guess"),
+        (["infer", "tiny.yaml", "--nope"], 2, "--nope"),
+        (["init"], 2, "a name is missing"),
+    ],
+)
+def test_exit_codes_and_messages(cli: Cli, words: list[str], code: int, says: str) -> None:
+    cli.write("tiny.yaml", TINY)
+    cli.write("bad.yaml", "name: bad\nprobelm: {}\n")
+    cli.write("swept.yaml", TINY + "sweep: {algorithm.iterations: [1, 2]}\n")
+    done = cli(*words)
+    assert done.code == code, done.err
+    assert says in done.err and "Traceback" not in done.err and "\x1b" not in done.err
+    assert not (cli.folder / "runs").exists()
+
+
+def test_completion_is_on(cli: Cli) -> None:
+    WrittenRun(cli.folder / "runs", "demo-1")
+    cli.env = {**cli.env, "_DPTRAIN_COMPLETE": "complete_bash", "COMP_WORDS": "dptrain status de", "COMP_CWORD": "2"}
+    program = Path(sys.executable).with_name("dptrain")
+    done = subprocess.run([program], capture_output=True, text=True, env=cli.env, cwd=cli.folder, check=False)
+    assert "demo-1" in done.stdout
+
+
+def test_status_without_runs(cli: Cli) -> None:
+    assert "no runs" in cli("status").out
+    assert json.loads(cli("status", "--json").out) == []
+
+
+def test_exit_code_of_status_is_about_the_runs_asked_for(cli: Cli) -> None:
+    bad = WrittenRun(cli.folder / "runs", "bad-1", submission="refused", refusal="invalid partition", job_id=None)
+    assert cli("status").code == 0
+    done = cli("status", bad.paths.run_id)
+    assert done.code == 1 and "never-submitted" in done.out and "invalid partition" in done.out
+    good = WrittenRun(cli.folder / "runs", "good-1")
+    good.finish()
+    assert cli("status", "good").code == 0
+
+
+def test_a_closed_pipe_is_no_error(cli: Cli) -> None:
+    for i in range(400):
+        WrittenRun(cli.folder / "runs", f"done-{i}", submission="dry-run", job_id=None)
+    with cli.start("status") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()

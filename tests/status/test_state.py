@@ -1,0 +1,134 @@
+"""What run_status makes of records: numbers, ages, ranks, and how often the scheduler is asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dptrain.errors import WaitTimeout
+from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
+from dptrain.status.state import Scheduler, run_status
+from dptrain.status.wait import wait_for
+from tests.status.helpers import WrittenRun
+
+JSON_FIELDS = {
+    *("run", "state", "failure", "step", "steps", "attempt", "world_size", "job_id", "source", "age_s", "step_time_s"),
+    *("peak_memory_bytes", "psnr_db", "loss", "run_dir"),
+}
+RANK_FIELDS = {"rank", "host", "pid", "phase", "step", "last_seen_s", "peak_memory_bytes", "bytes_sent"}
+
+
+def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str = "exit 0") -> Path:
+    """A squeue that counts its calls and knows no job."""
+    calls = folder / "calls"
+    program = folder / "squeue"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return calls
+
+
+def test_numbers(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    run.start(0)
+    run.start(1)
+    for step in (1, 2):
+        run.step(0, step, seconds=0.4, loss=1.0 / step)
+    run.step(1, 1, seconds=0.6)
+    run.event(1, "heartbeat", phase="run", step=1, peak_memory_bytes=9000, bytes_sent=70)
+    run.final(0)
+    (status,) = run_status([run.paths])
+    assert (status.step, status.steps, status.attempt) == (1, 3, 1)
+    assert status.step_time_s == 0.6
+    assert status.peak_memory_bytes == 9000
+    assert (status.psnr_db, status.loss) == (22.0, 0.5)
+    value = status.to_json(ranks=True)
+    assert set(value) >= JSON_FIELDS and "ranks" not in status.to_json()
+    assert all(set(rank) >= RANK_FIELDS for rank in value["ranks"])
+
+
+def test_ranks_that_never_reported_are_listed(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, world_size=3)
+    run.start(1)
+    run.fail(1, secondary=True)
+    (status,) = run_status([run.paths])
+    assert [rank.state for rank in status.ranks] == [
+        "never-reported",
+        "failed: exception (secondary)",
+        "never-reported",
+    ]
+
+
+def test_a_restarted_run_shows_its_history_and_how_far_it_was(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    for rank in (0, 1):
+        run.start(rank)
+        run.step(rank, 2)
+        run.event(rank, "requeue", step=2, reason="preempted")
+    run.start(0, attempt=2)
+    (status,) = run_status([run.paths])
+    assert (status.step, status.attempt) == (2, 2)
+    assert status.history == ("attempt 1: preempted at step 2",)
+
+
+def test_finished_runs_ask_nothing_and_others_ask_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_squeue(tmp_path, monkeypatch)
+    done = [WrittenRun(tmp_path / "runs", f"done-{i}", job_id=str(i)) for i in range(5)]
+    for run in done:
+        run.finish()
+    assert {status.state for status in run_status([run.paths for run in done])} == {"completed"}
+    assert not calls.exists()
+    going = [WrittenRun(tmp_path / "runs", f"going-{i}", job_id=f"9_{i}") for i in range(200)]
+    run_status([run.paths for run in done + going])
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_waiting_asks_the_scheduler_less_often_than_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_squeue(tmp_path, monkeypatch, "echo squeue: error: cannot connect >&2; exit 1")
+    run = WrittenRun(tmp_path / "runs")
+    seen: list[str] = []
+    with pytest.raises(WaitTimeout, match="it goes on"):
+        wait_for([run.paths], timeout_s=1.6, on_update=lambda statuses: seen.append(statuses[0].state))
+    assert len(seen) >= 3 and set(seen) == {"unknown"}
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_waiting_ends_with_the_last_run(tmp_path: Path) -> None:
+    runs = [WrittenRun(tmp_path, f"demo-{i}") for i in range(2)]
+    for run in runs:
+        run.finish()
+    assert [status.run for status in wait_for([run.paths for run in runs], timeout_s=30)] == ["demo-0", "demo-1"]
+
+
+def test_a_forgotten_job_is_judged_by_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    run = WrittenRun(tmp_path / "runs")
+    run.start(0)
+    run.fail(0)
+    (status,) = run_status([run.paths], Scheduler())
+    assert status.state == "failed: exception" and status.over
+
+
+def test_age_is_that_of_the_newest_record(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, created_s=time.time() - 500)
+    run.paths.attempt(1).rank_events(0).write_text(f'{{"kind": "start", "t": {time.time() - 100}}}\n')
+    (status,) = run_status([run.paths])
+    assert 99 < status.age_s < 400
+    assert status.ranks[0].last_seen_s is not None and status.ranks[0].last_seen_s > 99
+
+
+def test_long_event_files_are_read_at_both_ends(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, world_size=1, steps=5000)
+    log = run.log(0)
+    log.write("start", host="n1", pid=1)
+    for step in range(1, 5001):
+        log.write("step", step=step, seconds=0.5, psnr_db=20.0, loss=None, peak_memory_bytes=step, bytes_sent=64)
+    log.write("final", step=5000, steps=5000)
+    path = run.paths.attempt(1).rank_events(0)
+    assert path.stat().st_size > 2 * (HEAD_BYTES + TAIL_BYTES)
+    events = read_edges(path)
+    assert events[0]["kind"] == "start" and events[-1]["kind"] == "final" and len(events) < 2500
+    (status,) = run_status([run.paths])
+    assert status.state == "completed" and status.ranks[0].host == "n1"
