@@ -42,8 +42,8 @@ def build_denoiser(spec: Spec, device: torch.device, dtype: torch.dtype) -> nn.M
         found = architecture_of(denoiser.name, tensors, path)
         check(found, spec, path)
         with _seeded(0):
-            model = _network(found)
-        load_into(model, {name: tensor.to(torch.float32) for name, tensor in tensors.items()}, path)
+            model = _network(found).to(dtype)
+        load_into(model, tensors, path)
     return model.to(device, dtype)
 
 
