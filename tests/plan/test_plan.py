@@ -1,0 +1,137 @@
+"""What plan says, refuses and decides."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptrain.errors import PlanRefused
+from dptrain.plan.plan import Plan, make_plan
+from dptrain.spec.cluster import ClusterProfile
+from dptrain.spec.load import parse_spec
+from dptrain.spec.schema import Task
+from tests.local_runs import TINY, events, finish, running
+
+LOCAL = ClusterProfile(name="local", launcher="local")
+SLURM = ClusterProfile(name="c", gpus_per_node=4, partition="p", gpu_memory_gib=32)
+
+CONTRACT = {
+    "fits", "reasons", "layout", "world_size", "tiles", "tiles_per_rank_max", "tiles_per_rank_mean", "idle_ranks",
+    "work_multiplier", "halo_needed", "memory", "bytes_per_step", "max_batch_size", "checkpoint", "patch", "step_time_s",
+    "gpu_hours", "sbatch", "choices",
+}  # fmt: skip
+
+
+def plan_of(*overrides: str, task: Task = "infer", profile: ClusterProfile = LOCAL, text: str = TINY) -> Plan:
+    return make_plan(parse_spec(text, "tiny.yaml", Path.cwd(), overrides), task, profile)
+
+
+def test_json_has_the_contracts_keys() -> None:
+    value = plan_of(profile=SLURM).to_json()
+    assert value.keys() >= CONTRACT
+    assert value["memory"].keys() >= {"forward_gib", "backward_gib", "peak_gib", "allowance_gib", "capacity_gib", "terms"}
+    assert value["memory"]["capacity_gib"] == 32
+    assert value["fits"] is None and value["tiles"] == 4 and value["tiles_per_rank_max"] == 2
+    assert all(c.keys() == {"key", "value", "reason"} and c["reason"] for c in value["choices"])
+
+
+def test_steps_count_iterations_times_images_or_optimiser_steps(tmp_path: Path) -> None:
+    assert plan_of().steps == 3
+    assert plan_of(task="train").steps == 6
+    for name in ("a.png", "b.png", "c.npy"):
+        (tmp_path / name).touch()
+    assert plan_of(f'problem.data={{truth: "{tmp_path}/*.png"}}').steps == 6
+    assert plan_of(f'problem.data={{truth: ["{tmp_path}/*.png", "{tmp_path}/c.npy", "{tmp_path}/a.png"]}}').steps == 9
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_fit_becomes_a_value_with_a_reason(task: Task) -> None:
+    value = plan_of(task=task).to_json()
+    assert value["max_batch_size"] == 1
+    assert value["checkpoint"] == ("always" if task == "train" else "never")
+    assert "fit: " in next(c["reason"] for c in value["choices"] if c["key"] == "tiling.checkpoint")
+
+
+def test_a_batch_larger_than_a_ranks_tiles_is_cut_and_said() -> None:
+    plan = plan_of("tiling.max_batch_size=9")
+    assert plan.choice("tiling.max_batch_size") == 2
+    assert "9 asked for, a rank has at most 2 tiles" in "\n".join(plan.lines())
+
+
+def test_overrides_are_listed_with_their_origin() -> None:
+    assert "override algorithm.iterations = 7 (from --set)" in plan_of("algorithm.iterations=7").lines()
+
+
+@pytest.mark.parametrize(
+    "overrides,words",
+    [
+        (("resources.precision=float64", "resources.gpus=3"), ["3 > 1 operators", "float64"]),
+        (("algorithm.step_size=2.5",), ["step_size 2.5 >= 2 / ||A||^2 = 2 "]),
+        (("problem.physics={name: multiframe_superres, factor: 1}", "algorithm.step_size=0.6"), ["0.6 >= 2 / ||A||^2 = 0.5 "]),
+        (('problem.data={truth: "/nowhere/*.png"}',), ["no file matches /nowhere/*.png"]),
+        (("denoiser={name: dncnn, weights: /nowhere/w.safetensors}",), ["no file /nowhere/w.safetensors"]),
+        (("denoiser={name: drunet, weights: pretrained}",), ["pretrained weights are missing", "dptrain prepare"]),
+    ],
+)
+def test_refusals_print_both_sides(
+    overrides: tuple[str, ...], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    plan = plan_of(*overrides)
+    assert plan.fits is False and len(plan.refusals) == 1
+    for word in words:
+        assert word in plan.refusals[0]
+    with pytest.raises(PlanRefused) as raised:
+        plan.check()
+    assert plan.refusals[0] in str(raised.value)
+
+
+def test_ranks_that_do_not_divide_over_nodes_are_refused() -> None:
+    plan = plan_of("resources.gpus=7", profile=SLURM)
+    assert plan.fits is False and "7 ranks do not divide evenly over 2 nodes of 4" in plan.refusals[0]
+    assert plan.sbatch is None and plan.job is None
+
+
+def test_a_step_size_below_the_limit_passes() -> None:
+    assert plan_of("algorithm.step_size=1.9").fits is None
+    # A proximal step of another algorithm has no such limit.
+    assert plan_of("algorithm.step_size=5.0", "algorithm.name=hqs").fits is None
+
+
+def test_idle_ranks_and_missing_operators_are_said() -> None:
+    plan = plan_of("resources.gpus=6")
+    assert plan.to_json()["idle_ranks"] == 2
+    assert any("2 of 6 ranks have no tile: 4 tiles < 6 ranks" in note for note in plan.notes)
+    assert any("1 operators on 6 ranks" in note for note in plan.notes)
+
+
+def test_the_script_does_not_depend_on_the_run() -> None:
+    assert plan_of(profile=SLURM).sbatch == plan_of(profile=SLURM).sbatch
+    assert "#SBATCH --nodes=1" in (plan_of(profile=SLURM).sbatch or "")
+
+
+def test_planning_loads_no_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path; from dptrain.plan.plan import make_plan;"
+        "from dptrain.spec.load import parse_spec; from dptrain.spec.cluster import ClusterProfile;"
+        f"make_plan(parse_spec({TINY!r}, 't', Path.cwd(), ()), 'infer', ClusterProfile(name='l', launcher='local'));"
+        "print([m for m in ('torch', 'deepinv', 'submitit', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+def test_bytes_per_step_are_what_ranks_send(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    change = "problem.image_size=[64, 64]"
+    with running(task, change) as run:
+        assert finish(run) == 0
+    sent = [e["bytes_sent"] for e in events(run, 0, "step")]
+    # Steps without an evaluation between them; besides images only flags and, in training, small weights travel.
+    step = min(b - a for a, b in zip(sent, sent[1:], strict=False))
+    planned = plan_of(change, task=task).bytes_per_step
+    assert planned <= step <= planned * 1.02 + 4000
