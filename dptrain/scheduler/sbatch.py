@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from dptrain.errors import UsageError
 from dptrain.scheduler.requests import JobRequest
-from dptrain.spec.cluster import ClusterProfile
+from dptrain.spec.cluster import EXTRA_SBATCH_KEYS, ClusterProfile
 
 SETUP_FAILED = "dptrain: setup line failed with exit code"
 """Begins the line that the script prints to its log when a setup line fails; the line itself follows."""
@@ -22,12 +22,7 @@ SETUP_FAILED = "dptrain: setup line failed with exit code"
 PICKLE_FOLDER = "submitit"
 """Relative to the folder the job runs in; submitit finds its pickled call there by job id."""
 
-_EXTRA_KEYS = """
-    bb begin contiguous core-spec cores-per-socket deadline dependency distribution exclude exclusive gpu-bind gpu-freq hint
-    licenses mail-type mail-user mem-bind mincpus network nice nodelist oversubscribe prefer priority reservation
-    sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes wckey
-"""
-EXTRA_KEYS = frozenset(_EXTRA_KEYS.split())
+EXTRA_KEYS = frozenset(EXTRA_SBATCH_KEYS)
 """Keys `extra_sbatch` may hold. An empty value gives a line without `=`."""
 
 _OWN_KEYS = {

@@ -112,14 +112,15 @@ def _physics(spec: Spec, builder: Builder) -> Iterator[Clash]:
             f"problem.physics.noise_std is [{low}, {high}], highest first",
             f"noise_std: [{high}, {low}]",
         )
+    if isinstance(physics, MultiframeSuperres) and len(size) == 3:
+        found = f"problem.physics: multiframe_superres is 2-D; image_size is {list(size)}"
+        yield Clash(("problem.physics.name", "problem.physics", "problem.image_size"), found, "name: deblur, or [H, W]")
+        return
     if isinstance(physics, (MultiframeSuperres, Deblur)):
         keys = ("problem.physics.blur_sigma", "problem.physics", "problem.image_size")
         if len(physics.blur_sigma) == 2 and len(size) == 3:
-            yield Clash(
-                keys,
-                "problem.physics.blur_sigma has two numbers, which only a 2-D image can use",
-                f"blur_sigma: {physics.blur_sigma[0]}",
-            )
+            found = "problem.physics.blur_sigma has two numbers, which only a 2-D image can use"
+            yield Clash(keys, found, f"blur_sigma: {physics.blur_sigma[0]}")
         kernel = SUPERRES_KERNEL if isinstance(physics, MultiframeSuperres) else deblur_kernel(physics.blur_sigma)
         if kernel > min(size):
             found = f"the blur kernel of problem.physics has {kernel} pixels along an axis, more than the image {list(size)}"

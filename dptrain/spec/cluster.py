@@ -13,22 +13,15 @@ HeaderWord = Annotated[str, HEADER_WORD]
 Lines = Annotated[tuple[str, ...], Length(at_least=0, bare=True, says="a list of lines")]
 PositiveFloat = Annotated[float, Limits(above=0)]
 
-EXTRA_SBATCH_KEYS: tuple[str, ...] = (
-    "comment",
-    "exclude",
-    "exclusive",
-    "hint",
-    "licenses",
-    "mail-type",
-    "mail-user",
-    "nice",
-    "nodelist",
-    "reservation",
-    "switches",
-)
+_EXTRA_KEYS = """
+    bb begin contiguous core-spec cores-per-socket deadline dependency distribution exclude exclusive gpu-bind gpu-freq hint
+    licenses mail-type mail-user mem-bind mincpus network nice nodelist oversubscribe prefer priority reservation
+    sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes wckey
+"""
+EXTRA_SBATCH_KEYS: tuple[str, ...] = tuple(_EXTRA_KEYS.split())
 """What `extra_sbatch` may add to the header; everything else there is written from the profile's and spec's own keys."""
 
-FLAG_KEYS: tuple[str, ...] = ("exclusive", "nice")
+FLAG_KEYS: tuple[str, ...] = ("contiguous", "exclusive", "nice", "oversubscribe", "spread-job", "use-min-nodes")
 """Those that sbatch also takes without a value: written `true`, held as an empty text, printed as `--exclusive`."""
 
 

@@ -10,13 +10,11 @@ from dptrain.spec.schema import Denoiser, FileData, Spec
 
 
 def expand_files(patterns: tuple[str, ...]) -> list[str]:
-    """Every file of some paths and globs, sorted within each; a path that exists as written is not taken for a glob."""
+    """Every file of some paths and globs, sorted within each; folders do not count."""
     files: list[str] = []
     for pattern in patterns:
-        if Path(pattern).exists() or not has_magic(pattern):
-            files += [pattern] if Path(pattern).exists() else []
-        else:
-            files += sorted(glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns
+        matches = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]  # noqa: PTH207
+        files += [match for match in matches if Path(match).is_file()]
     return files
 
 

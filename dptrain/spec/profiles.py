@@ -118,15 +118,11 @@ def _extra_sbatch(builder: Builder, node: Node, path: KeyPath) -> dict[str, str]
             text = builder.value(entry.value, str, inner)
         except Bad:
             continue
-        complaint = None if key == "comment" and _is_comment(text) else HEADER_WORD.complaint(text)
+        complaint = HEADER_WORD.complaint(text)
         if complaint is not None:
             builder.note(inner, entry.value.where, f"{dotted(inner)} is {shown(entry.value)}; it takes {complaint}", "")
         lines[key] = text
     return lines
-
-
-def _is_comment(text: str) -> bool:
-    return HEADER_WORD.complaint(text.replace(" ", "")) is None
 
 
 def _env(builder: Builder, node: Node, path: KeyPath) -> dict[str, str]:

@@ -41,7 +41,7 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiframeSuperres:
-    """N Gaussian blurs at angles 180 i/N degrees (5 x 5, circular boundary), each followed by decimation; operators are summed."""
+    """N Gaussian blurs at angles 180 i/N degrees (5 x 5, circular boundary), each then decimated; operators are summed. 2-D only."""
 
     name: Literal["multiframe_superres"] = "multiframe_superres"
     frames: Count = 4
@@ -49,7 +49,7 @@ class MultiframeSuperres:
     factor: Count = 2
     """Decimation along every spatial axis, at least 1; must divide every axis of `image_size`."""
     blur_sigma: BlurSigma = (1.0,)
-    """Standard deviation in pixels, above 0: one number, or two for an anisotropic kernel (major, minor axis). Only 2-D."""
+    """Standard deviation in pixels, above 0: one number, or two for an anisotropic kernel (major, minor axis)."""
     noise_std: NoiseStd = (0.05,)
     """Standard deviation of the Gaussian noise, at least 0, image range [0, 1]; two numbers: drawn per image uniformly between them."""
 

@@ -41,7 +41,8 @@ def pairs(draw: st.DrawFn, low: float = 0.0) -> tuple[float, ...]:
 @st.composite
 def physics(draw: st.DrawFn, size: tuple[int, ...]) -> s.Physics:
     noise = draw(pairs())
-    kind = draw(st.sampled_from(["multiframe_superres", "deblur", "denoise", "inpaint", "factory"]))
+    flat = ["multiframe_superres"] if len(size) == 2 else []
+    kind = draw(st.sampled_from([*flat, "deblur", "denoise", "inpaint", "factory"]))
     most = 1 if len(size) == 3 else 2
     blur = tuple(draw(st.lists(st.floats(0.1, 2.0), min_size=1, max_size=most)))
     if kind == "multiframe_superres":

@@ -25,7 +25,7 @@ sweep: {"tiling.patch, tiling.halo": [[64, 8]]}
 """
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(specs())
 def test_round_trip(spec: Spec) -> None:
     text = dump_spec(spec)
@@ -33,10 +33,11 @@ def test_round_trip(spec: Spec) -> None:
     assert dump_spec(parse_spec(text, "run.yaml", Path("/elsewhere")).spec) == text
 
 
+@settings(max_examples=30)
 @given(specs())
 def test_members_of_a_sweep_round_trip(spec: Spec) -> None:
     for member in expand(spec)[:4]:
-        assert member.spec.sweep == spec.sweep or not member.spec.sweep
+        assert not member.spec.sweep
         assert parse_spec(dump_spec(member.spec), "run.yaml", Path("/elsewhere")).spec == member.spec
 
 
@@ -75,7 +76,7 @@ def test_no_damage_to_a_spec_ends_in_a_traceback(at: int, put_in: str, cut: int)
         assert all(problem.where.startswith("s.yaml:") for problem in error.problems)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_no_override_ends_in_a_traceback(text: str) -> None:
     for override in (text, f"tiling.patch={text}", f"{text}=3", f"problem.physics.{text}", f"sweep.{text}=[1]"):

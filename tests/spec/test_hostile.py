@@ -202,10 +202,15 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "smaller blur_sigma",
     ),
     "photo in 3-D": (
-        "name: a\nproblem: {image_size: [64, 64, 64], data: {source: photo}}\ndenoiser: {name: identity}\n",
-        "2:52",
+        "name: a\nproblem: {image_size: [64, 64, 64], X,
         "photo is 2-D",
         "",
+    ),
+    "superresolution in 3-D": (
+        "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: multiframe_superres}, data: {source: synthetic}}\n",
+        "2:53",
+        "multiframe_superres is 2-D",
+        "name: deblur",
     ),
     "photo with five channels": (
         "name: a\nproblem: {channels: 5, data: {source: photo}}\ndenoiser: {name: identity}\n",
@@ -221,7 +226,7 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     ),
     "empty range": ("name: a\nproblem: {data: {truth: x.png, range: [5, 5]}}\n", "2:39", "low must be below high", ""),
     "weights for 3-D": (
-        "name: a\nproblem: {image_size: [64, 64, 64], data: {source: synthetic}}\n",
+        "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: denoise}, data: {source: synthetic}}\n",
         "2:23",
         "builtin (the default) is for 2-D",
         "weights: random",

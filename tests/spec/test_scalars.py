@@ -107,7 +107,8 @@ def test_none_is_a_word_and_null_is_nothing() -> None:
 
 
 def test_arguments_of_a_factory_are_what_they_plainly_are() -> None:
-    text = 'name: a\ndenoiser: {factory: "m:f", i: 3, x: 1e-4, b: true, z: null, t: two words, q: "12", l: [1, [a, 2.5]], d: {k: {v: "no"}}}\n'
+    given_ones = 'i: 3, x: 1e-4, b: true, z: null, t: two words, q: "12", l: [1, [a, 2.5]], d: {k: {v: "no"}}'
+    text = f'name: a\ndenoiser: {{factory: "m:f", {given_ones}}}\n'
     denoiser = spec_of(text).denoiser
     expected = {
         "i": 3,

@@ -1,0 +1,96 @@
+"""Which runs there are and which one is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrain.errors import NoSuchRun
+from dptrain.records.index import find_runs, resolve_run
+from dptrain.records.intent import Intent, write_intent
+from dptrain.records.paths import RunPaths
+
+
+def make_run(root: Path, name: str, created_s: float) -> RunPaths:
+    paths = RunPaths(root / name)
+    paths.create()
+    intent = Intent(
+        run=name, task="infer", launcher="local", cluster="local", world_size=1, steps=1, created_s=created_s
+    )
+    write_intent(paths, intent)
+    return paths
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("DPTRAIN_RUNS", str(runs))
+    monkeypatch.chdir(tmp_path)
+    make_run(runs, "demo-20250102-bbbb", 200.0)
+    make_run(runs, "demo-20250101-aaaa", 100.0)
+    make_run(runs, "other-20250103-cccc", 300.0)
+    (runs / "not-a-run").mkdir()
+    (runs / "a-file").touch()
+    return runs
+
+
+def test_oldest_first_and_only_runs(root: Path) -> None:
+    assert [r.run_id for r in find_runs()] == ["demo-20250101-aaaa", "demo-20250102-bbbb", "other-20250103-cccc"]
+    assert find_runs(root) == find_runs()
+    assert find_runs(root / "nowhere") == []
+    assert find_runs(root / "a-file") == []
+
+
+def test_a_damaged_intent_still_counts(root: Path) -> None:
+    for i, text in enumerate(["", "[]", "{}", '{"created_s": "x"}', "\x00"]):
+        (root / f"torn-{i}").mkdir()
+        (root / f"torn-{i}" / "intent.json").write_text(text)
+    assert len(find_runs()) == 8
+
+
+def test_by_id_prefix_directory_and_last(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = RunPaths(root / "demo-20250101-aaaa")
+    assert resolve_run("demo-20250101-aaaa") == demo
+    assert resolve_run("demo-20250101") == demo
+    assert resolve_run("runs/demo-20250101-aaaa") == demo
+    assert resolve_run(str(demo.dir) + "/") == demo
+    assert resolve_run("last").run_id == "other-20250103-cccc"
+    assert resolve_run("o").run_id == "other-20250103-cccc"
+    monkeypatch.chdir(demo.dir)
+    assert resolve_run(".") == demo
+    monkeypatch.setenv("DPTRAIN_RUNS", "/nowhere")
+    monkeypatch.chdir(root)
+    assert resolve_run("demo-20250101-aaaa") == demo
+
+
+def test_an_id_that_is_the_beginning_of_another(root: Path) -> None:
+    make_run(root, "demo-20250101-aaaa-2", 400.0)
+    assert resolve_run("demo-20250101-aaaa").run_id == "demo-20250101-aaaa"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("demo", "the beginning of 2 runs: demo-20250101-aaaa, demo-20250102-bbbb"),
+        ("demo-20250101-aaab", "there is no run .*\n    write: .*demo-20250101-aaaa"),
+        ("zzz", "there are 3 runs"),
+        ("not-a-run", "there is no run"),
+        ("runs/not-a-run", "a folder, but no run"),
+        ("runs/nothing", "there is no run directory"),
+        ("", "there is no run directory"),
+        ("..", "a folder, but no run"),
+        ("*", "there is no run"),
+    ],
+)
+def test_no_such_run(root: Path, text: str, said: str) -> None:
+    with pytest.raises(NoSuchRun, match=said) as caught:
+        resolve_run(text)
+    assert caught.value.exit_code == 5
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchRun, match="there are no runs in"):
+        resolve_run("last", tmp_path)
+    with pytest.raises(NoSuchRun, match="there are 0 runs"):
+        resolve_run("demo", tmp_path)
