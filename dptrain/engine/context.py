@@ -97,6 +97,10 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         self.bytes_sent = 0
         self._on_communication = on_communication
 
+    def local_indices(self, num_items: int) -> list[int]:
+        """Items of this rank, dealt round robin as deepinv does; plan has already said which ranks have none."""
+        return list(range(self.rank, num_items, self.world_size))
+
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         if not self.use_dist or self.world_size == 1:
             return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 from dptrain.engine.context import disconnect
 from dptrain.engine.session import leave_failed, open_session, start_session
@@ -16,6 +17,8 @@ def main(run_dir: str) -> None:
     requests = Requests(events, watch)
     requests.install()
     watch.start()
+    # plan says it before the queue, and names the ranks.
+    warnings.filterwarnings("ignore", message="Only .* ranks have patches to process")
     try:
         session = start_session(paths, attempt, env, events, watch, requests)
         if session.intent.task == "train":

@@ -202,7 +202,9 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "smaller blur_sigma",
     ),
     "photo in 3-D": (
-        "name: a\nproblem: {image_size: [64, 64, 64], X,
+        "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: denoise}, data: {source: photo}}\n"
+        "denoiser: {name: identity}\n",
+        "2:76",
         "photo is 2-D",
         "",
     ),
