@@ -204,13 +204,14 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     "photo in 3-D": (
         "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: denoise}, data: {source: photo}}\n"
         "denoiser: {name: identity}\n",
-        "2:76",
+        "2:78",
         "photo is 2-D",
         "",
     ),
     "superresolution in 3-D": (
-        "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: multiframe_superres}, data: {source: synthetic}}\n",
-        "2:53",
+        "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: multiframe_superres}, data: {source: synthetic}}\n"
+        "denoiser: {name: identity}\n",
+        "2:56",
         "multiframe_superres is 2-D",
         "name: deblur",
     ),
