@@ -105,6 +105,8 @@ def _start_ranks(paths: RunPaths, attempt: int, world_size: int) -> Any:
     # torch's launcher would put its own handlers in place of ours, which raise wherever the program happens to be.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGURG"
     common = {
+        # Idle threads that spin instead of sleeping took seconds per call where something else wanted the same cores.
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY") or "PASSIVE",
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "DPTRAIN_ATTEMPT": str(attempt),
