@@ -13,6 +13,7 @@ from glob import escape, has_magic
 from pathlib import Path as FolderPath
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from dptrain.spec.advice import as_mapping, belongs, cleaned, corrected, dotted, forms, nearest
 from dptrain.spec.constraints import FilePath, Length, Limits, Minutes, Pattern
 from dptrain.spec.scalars import (
     Unreadable,
@@ -39,7 +40,6 @@ from dptrain.spec.sections import (
     unwrap,
 )
 from dptrain.spec.tree import Entry, Found, Items, Node, Refused, Scalar, Table, Where, shown
-from dptrain.spec.unknown import belongs, nearest
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt")
 WEIGHTS_WORDS = ("builtin", "pretrained", "random")
@@ -137,11 +137,9 @@ class Builder:
     # ---- alternatives
 
     def _union(self, classes: tuple[type, ...], node: Node, path: Path) -> Any:
-        name = dotted(path)
         if not isinstance(node, Table):
-            self._refuse(
-                node, path, f"{name} is {shown(node)}, not a mapping", f"{path[-1]}: {{...}} with: {_forms(classes)}"
-            )
+            found = f"{dotted(path)} is {shown(node)}, not a mapping"
+            self._refuse(node, path, found, as_mapping(classes, node), as_value=True)
         cls = choose(classes, node)
         if cls is None:
             self._which(classes, node, path)
@@ -156,7 +154,7 @@ class Builder:
         near = [k for k in table.entries if not any(k in hints_of(c) for c in classes)]
         meant = nearest(near[0], [k for c in classes for k in hints_of(c)]) if near else None
         hint = f"; {near[0]} is perhaps {meant}" if meant else ""
-        self._refuse(table, path, f"{dotted(path)} does not say which kind it is{hint}", _forms(classes))
+        self._refuse(table, path, f"{dotted(path)} does not say which kind it is{hint}", forms(classes))
 
     def _number_or_word(self, node: Node, rest: tuple[Any, ...], path: Path) -> Any:
         words = tuple(w for o in rest if get_origin(o) is Literal for w in get_args(o))
@@ -214,7 +212,7 @@ class Builder:
                 self._refuse(node, path, f"{name} is {node.text}; it must be {complaint}", "")
             elif isinstance(mark, Pattern) and (complaint := mark.complaint(value)) is not None:
                 self._refuse(
-                    node, path, f"{name} is {quote(value)}; it takes {complaint}", _cleaned(value, mark), as_value=True
+                    node, path, f"{name} is {quote(value)}; it takes {complaint}", cleaned(value, mark), as_value=True
                 )
             elif isinstance(mark, FilePath):
                 value = _absolute(value, mark, node.where)
@@ -305,7 +303,8 @@ class Builder:
     def _unknown(self, cls: type, key: str, entry: Entry, path: Path, valid: tuple[str, ...]) -> None:
         if not key and isinstance(entry.value, Refused):
             return
-        full, section = dotted((*path, key)), dotted(path)
+        named = key if re.fullmatch(r"[\w., -]+", key) else quote(key)
+        full, section = dotted((*path, named)), dotted(path)
         kind = label_of(cls)
         of = (
             (f"{section} ({kind})" if kind else section)
@@ -318,51 +317,13 @@ class Builder:
             more, near = "", nearest(key, valid)
             meant = f"{section}.{near}" if section and near else near
         found = f"{full} is not a key of {of}{more}; valid keys: {', '.join(valid) or 'none'}"
-        self.note((*path, key), entry.where, found, _corrected(full, meant, section, entry))
+        self.note((*path, key), entry.where, found, corrected(full, meant, section, entry))
         if meant is not None:
             self.meant.add(tuple(meant.split(".")))
 
 
-def dotted(path: Path) -> str:
-    """`("problem", "physics", "frames")` as users write it."""
-    return ".".join(path)
-
-
 _READERS: dict[Any, Callable[[Scalar], Any]] = {int: read_int, float: read_float, bool: read_bool, str: read_text}
 _TYPE_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-
-
-def _forms(classes: tuple[type, ...]) -> str:
-    """The ways to write a section of several kinds."""
-    tags = [tag for c in classes if (tag := tag_of(c)) is not None]
-    forms = [f"name: {' | '.join(tags)}"] if tags else []
-    if any("truth" in hints_of(c) for c in classes):
-        forms += ["source: photo | synthetic", "truth: files", "measurements: files"]
-    if Factory in classes:
-        forms.append("factory: module:function")
-    return ", or ".join(forms) or "key: value lines"
-
-
-def _corrected(full: str, meant: str | None, section: str, entry: Entry) -> str:
-    """The line or `--set` that was meant by an unknown key, its value kept."""
-    if meant is None:
-        return ""
-    value = entry.value
-    if entry.where.source.is_file:
-        home, _, leaf = meant.rpartition(".")
-        text = "..." if isinstance(value, Table) else shown(value)
-        return f"{leaf}: {text}" + (f" (under {home})" if home and home != section else "")
-    rest = entry.where.source.label.removeprefix(f"--set {full}")
-    for part in rest.split(".")[1:] if rest.startswith(".") else []:
-        if isinstance(value, Table) and part in value.entries:
-            meant, value = f"{meant}.{part}", value.entries[part].value
-    return f"--set {meant}={shown(value)}"
-
-
-def _cleaned(text: str, mark: Pattern) -> str:
-    """A text that the pattern takes, made of the one that was written; nothing where that is no use."""
-    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64]
-    return clean if clean and mark.complaint(clean) is None and ":" not in mark.regex else ""
 
 
 def _absolute(text: str, mark: FilePath, where: Where) -> str:

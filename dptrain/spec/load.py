@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dptrain.errors import Problem, SpecError
-from dptrain.spec.build import dotted
+from dptrain.spec.advice import dotted, nearest
 from dptrain.spec.dump import dump_spec
 from dptrain.spec.overrides import Override, apply_overrides
 from dptrain.spec.resolve import build_spec
 from dptrain.spec.schema import Spec
 from dptrain.spec.sweep import read_sweep
 from dptrain.spec.tree import Node, Source, Table, raise_found, read_bytes, read_tree, shown
-from dptrain.spec.unknown import nearest
 
 __all__ = ["LoadedSpec", "Override", "dump_spec", "load_spec", "parse_spec"]
 

@@ -8,13 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from dptrain.errors import Problem, SpecError
-from dptrain.spec.build import Bad, Builder, dotted
+from dptrain.spec.advice import dotted, nearest
+from dptrain.spec.build import Bad, Builder
 from dptrain.spec.build import Path as KeyPath
 from dptrain.spec.cluster import EXTRA_SBATCH_KEYS, FLAG_KEYS, ClusterProfile
 from dptrain.spec.constraints import ENV_NAME, HEADER_WORD, NAME
 from dptrain.spec.load import as_table
 from dptrain.spec.tree import Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
-from dptrain.spec.unknown import nearest
 
 OWN_LINES = {
     "partition": "partition",

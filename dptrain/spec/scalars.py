@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from dptrain.spec.constraints import LARGEST_INT
-from dptrain.spec.tree import UNPRINTABLE, Scalar
+from dptrain.spec.tree import UNPRINTABLE, Scalar, printable
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -33,8 +33,8 @@ class Unreadable(Exception):
 
 
 def quote(text: str) -> str:
-    """A text for a message: quoted, cut, without characters that a terminal would act on."""
-    clean = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    """A text for a message: quoted and cut."""
+    clean = printable(text)
     return "'" + (clean if len(clean) <= 60 else clean[:57] + "...") + "'"
 
 

@@ -16,16 +16,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dptrain.spec.advice import nearest
 from dptrain.spec.build import Bad, Builder
 from dptrain.spec.checks import default_signal_lead_s, default_trainable
 from dptrain.spec.dump import block, plain
 from dptrain.spec.overrides import key_path, lookup, put
 from dptrain.spec.resolve import build_spec
-from dptrain.spec.scalars import is_null
+from dptrain.spec.scalars import is_null, quote
 from dptrain.spec.schema import Factory, Spec, Task
 from dptrain.spec.sections import classes_of, everything, hints_of
 from dptrain.spec.tree import Found, Items, Node, Refused, Source, Table, raise_found, read_tree, shown
-from dptrain.spec.unknown import nearest
 
 MOST_MEMBERS = 10_000
 NOT_SWEPT = {
@@ -225,7 +225,7 @@ def _key_problem(root: Table, key: str) -> tuple[str, str] | None:
                 return None
             valid = [f"{s}.{k}" if s else k for s, _, k in everything()]
             near = nearest(key, valid) or next((v for v in valid if v.endswith(f".{path[-1]}")), None)
-            return f"sweep names {key}, which is not a key of a spec", near or ""
+            return f"sweep names {quote(key)}, which is not a key of a spec", near or ""
         classes = classes_of(hint)
         if part == "factory" and not _is_factory(root, path[:i]):
             return (

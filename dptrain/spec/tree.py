@@ -108,7 +108,7 @@ class Found:
     write: str
 
     def problem(self) -> Problem:
-        return Problem(str(self.where), self.found, self.write)
+        return Problem(printable(str(self.where)), printable(self.found), printable(self.write))
 
     @property
     def order(self) -> tuple[bool, int, int]:
@@ -120,6 +120,11 @@ def raise_found(found: Sequence[Found]) -> None:
     if found:
         unique = {(str(f.where), f.found): f for f in found}
         raise SpecError([f.problem() for f in sorted(unique.values(), key=lambda f: f.order)])
+
+
+def printable(text: str) -> str:
+    """Characters that a terminal would act on, written as escapes."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def shown(node: Node) -> str:

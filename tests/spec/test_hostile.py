@@ -47,6 +47,16 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "'name' is written twice",
         "",
     ),
+    "key with a line end": ('name: a\n"x\\ny": 3\n', "2:1", "'x\\x0ay' is not a key", ""),
+    "key without letters": ("name: a\n'': 3\n", "2:1", "'' is not a key", ""),
+    "value with a line end": ("name: a\nrum: |\n  x\n", "2:1", "rum is not a key", "\\x0a"),
+    "word for a section": (
+        "name: a\nalgorithm: pgd\n",
+        "2:12",
+        "algorithm is pgd, not a mapping",
+        "algorithm: {name: pgd}",
+    ),
+    "word for the data": ("name: a\nproblem: {data: photo}\n", "2:17", "not a mapping", "data: {source: photo}"),
     "no name": ("tiling: {patch: 64}\n", "1:1", "name is missing", "name: ..."),
     "denoiser key of another network": (
         "name: a\ndenoiser: {name: dncnn, weights: random, nb: 2}\n",
@@ -211,7 +221,7 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     "superresolution in 3-D": (
         "name: a\nproblem: {image_size: [64, 64, 64], physics: {name: multiframe_superres}, data: {source: synthetic}}\n"
         "denoiser: {name: identity}\n",
-        "2:56",
+        "2:53",
         "multiframe_superres is 2-D",
         "name: deblur",
     ),
@@ -309,7 +319,7 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     "sweep of an unknown key": (
         "name: a\nsweep:\n  resources.gpu: [1, 2]\n",
         "3:3",
-        "sweep names resources.gpu",
+        "sweep names 'resources.gpu'",
         "resources.gpus",
     ),
     "sweep of a section": ("name: a\nsweep: {tiling: [1, 2]}\n", "2:9", "a whole section", "tiling.patch"),
