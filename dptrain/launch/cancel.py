@@ -12,6 +12,7 @@ from dptrain.records.events import append_event
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.commands import NoAnswer, run_command
+from dptrain.scheduler.query import query_jobs
 
 LOCAL_WAIT_S = 25.0
 """The supervisor gives the ranks 10 s between SIGTERM and SIGKILL."""
@@ -36,16 +37,19 @@ def _note(paths: RunPaths) -> None:
 
 
 def _cancel_slurm(paths: RunPaths, intent: Intent) -> str:
+    job_id = str(intent.job_id)
+    # scancel says nothing of a job that has ended, and nobody may note a cancellation of one.
+    jobs = query_jobs([job_id])
+    if jobs.answered and (job_id not in jobs or jobs[job_id].finished):
+        return f"{intent.run}: job {job_id} had already ended"
     _note(paths)
     try:
-        answer = run_command(["scancel", str(intent.job_id)])
+        answer = run_command(["scancel", job_id])
     except NoAnswer as error:
-        raise StateUnknown(f"{intent.run}: job {intent.job_id} may still run: {error}") from None
-    if answer.exit_code == 0:
-        return f"{intent.run}: asked SLURM to cancel job {intent.job_id}"
-    if "Invalid job id" in answer.err or "already completing or completed" in answer.err:
-        return f"{intent.run}: job {intent.job_id} had already ended"
-    raise StateUnknown(f"{intent.run}: job {intent.job_id} may still run: {answer.words}")
+        raise StateUnknown(f"{intent.run}: job {job_id} may still run: {error}") from None
+    if answer.exit_code != 0:
+        raise StateUnknown(f"{intent.run}: job {job_id} may still run: {answer.words}")
+    return f"{intent.run}: asked SLURM to cancel job {job_id}"
 
 
 def _cancel_local(paths: RunPaths, intent: Intent) -> str:

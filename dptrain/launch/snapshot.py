@@ -73,7 +73,6 @@ def describe_environment(loaded: LoadedSpec) -> dict[str, Any]:
         "host": socket.gethostname(),
         "folder": str(Path.cwd()),
         "spec": str(loaded.path),
-        "overrides": [{"key": o.key, "value": o.value, "origin": o.origin} for o in loaded.overrides],
         "git": git_state(Path.cwd()),
         "versions": package_versions(),
     }

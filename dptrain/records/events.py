@@ -19,8 +19,9 @@ Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kin
 
 Lines of the launcher:
 
-    {"kind": "launched", "t": 0.5, "host": "n1", "pid": 70, "world_size": 4}
-    {"kind": "exit", "t": 9.1, "rank": 2, "host": "n1", "pid": 73, "exitcode": -9, "signal": "SIGKILL"}
+    {"kind": "launched", "t": 0.5, "host": "n1", "pid": 70, "start_ticks": 9876, "world_size": 2, "pids": [71, 72]}
+    {"kind": "exit", "t": 9.1, "rank": 1, "host": "n1", "pid": 72, "exitcode": -9, "signal": "SIGKILL",
+     "ended_by_launcher": false}                             only of ranks that did not end well
     {"kind": "ended", "t": 9.5, "exitcode": 1}
     {"kind": "cancel", "t": 5.0, "by": "dptrain cancel"}
 """

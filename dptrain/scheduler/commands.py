@@ -89,6 +89,8 @@ def run_command(
         )
     except FileNotFoundError:
         raise NoAnswer(f"{words[0]} is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{words[0]} did not answer within {timeout_s:.0f} s") from None
+    except subprocess.TimeoutExpired as error:
+        said = error.stderr.decode(errors="replace").strip() if isinstance(error.stderr, bytes) else ""
+        last = f": {said.splitlines()[-1]}" if said else ""
+        raise NoAnswer(f"{words[0]} did not answer within {timeout_s:.0f} s{last}") from None
     return Answer(exit_code=done.returncode, out=done.stdout, err=done.stderr)
