@@ -154,7 +154,12 @@ def _on_interrupt(runs: Sequence[RunPaths]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        note("cancelling local ranks ..." if any(_is_local(paths) for paths in runs) else "")
         raise Interrupted("interrupted; " + "; ".join(end_after_interrupt(paths) for paths in runs)) from None
+    except BrokenPipeError:  # as in any pipeline, who is not listened to any more ends
+        for paths in runs:
+            end_after_interrupt(paths)
+        raise
 
 
 def end_after_interrupt(paths: RunPaths) -> str:
@@ -168,8 +173,13 @@ def end_after_interrupt(paths: RunPaths) -> str:
         return f"{intent.run}: {going}; look: dptrain status {intent.run}    end: dptrain cancel {intent.run}"
     if intent.job_id is None:
         return f"{intent.run}: nothing was started"
-    note(f"cancelling {intent.run} ...")
     try:
         return cancel(paths)
     except DptrainError as error:
         return str(error)
+
+
+def _is_local(paths: RunPaths) -> bool:
+    from dptrain.records.intent import read_intent
+
+    return read_intent(paths).launcher == "local"

@@ -111,7 +111,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
             out: torch.Tensor = super()._collective(fn, fn_functional, x, **kwargs)
         if out.requires_grad:
             # The backward pass of a differentiable all_reduce is another one, which does not come by here.
-            out.register_hook(lambda gradient: self._count(fn, gradient))
+            out.register_hook(lambda gradient: self._count(fn, gradient))  # type: ignore[no-untyped-call]
         return out
 
     def _count(self, fn: Any, x: torch.Tensor) -> None:

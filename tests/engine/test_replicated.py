@@ -12,7 +12,7 @@ from dptrain.engine.context import RankEnvironment
 from dptrain.engine.metrics import psnr_db
 from dptrain.engine.tiled import GridStrategy
 from dptrain.geometry.tiles import TileGrid
-from dptrain.spec.schema import Algorithm, Deblur, Denoise, Inpaint, MultiframeSuperres, Resources, Spec, Tiling
+from dptrain.spec.schema import Algorithm, Deblur, Denoise, Denoiser, Inpaint, MultiframeSuperres, Resources, Spec, Tiling
 from tests.engine.helpers import (
     SMALL,
     algorithm_of,
@@ -119,8 +119,7 @@ def test_bf16_concerns_the_denoiser_alone() -> None:
     low, full = _bf16(single(), spec)
     assert low.dtype == torch.float32
     assert 0 < float((low - full).abs().max()) < 0.1
-    identity = replace(spec.denoiser, name="identity", nc=None, nb=None)
-    low, full = _bf16(single(), replace(spec, denoiser=identity))
+    low, full = _bf16(single(), replace(spec, denoiser=Denoiser(name="identity")))
     # What passes the network is rounded to bfloat16 nowhere: identity has no operation that autocast changes.
     assert torch.equal(low, full)
 

@@ -45,7 +45,8 @@ def test_a_batch_keeps_images_and_operators_apart() -> None:
     batch = make_batch([images[0], images[1]], blind=True)
     assert batch.truth.shape == (2, 3, 40, 36) and len(batch.measurements) == 4
     for i in range(2):
-        assert torch.equal(batch.truth[i : i + 1], images[i].truth)
+        truth = images[i].truth
+        assert truth is not None and torch.equal(batch.truth[i : i + 1], truth)
         for whole, alone in zip(batch.measurements, images[i].measurements, strict=True):
             assert torch.equal(whole[i : i + 1], alone)
     assert batch.sigma is not None and batch.sigma.shape == (2,)

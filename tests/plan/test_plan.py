@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,6 @@ def test_bytes_per_step_are_what_ranks_send(task: Task, tmp_path: Path, monkeypa
         assert finish(run) == 0
     sent = [e["bytes_sent"] for e in events(run, 0, "step")]
     # Steps without an evaluation between them; besides images only flags and, in training, small weights travel.
-    step = min(b - a for a, b in zip(sent, sent[1:], strict=False))
+    step = min(b - a for a, b in itertools.pairwise(sent))
     planned = plan_of(change, task=task).bytes_per_step
     assert planned <= step <= planned * 1.02 + 4000
