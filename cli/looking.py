@@ -43,17 +43,20 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
             say(text)
 
 
-def watch(runs: Sequence[RunPaths], ranks: bool) -> list[RunStatus]:
-    """Print the table again and again until every run has ended; the scheduler is asked every ten seconds at most."""
+def watch(runs: Sequence[RunPaths], ranks: bool, quiet: bool = False) -> list[RunStatus]:
+    """Print the table again and again until every run has ended; the scheduler is asked every ten seconds at most.
+
+    :param quiet: only wait.
+    """
     scheduler = Scheduler()
     shown = ""
     while True:
         statuses = run_status(runs, scheduler)
-        terminal = sys.stdout.isatty()
+        terminal = sys.stdout.isatty() and not quiet
         states = " ".join(f"{s.run}:{s.state}:{s.step}" for s in statuses)
         if terminal:
             console().clear()
-        if terminal or states != shown:
+        if terminal or (states != shown and not quiet):
             print_statuses(statuses, ranks)
         shown = states
         going = [status.run for status in statuses if not status.ended]

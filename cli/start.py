@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrain.cli.output import note, print_json, say
-from dptrain.errors import UsageError
+from dptrain.errors import PlanRefused, UsageError
 from dptrain.records.paths import RunPaths
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.schema import Task
@@ -35,6 +36,11 @@ class Options:
     def __post_init__(self) -> None:
         if self.detach and (self.wait or self.timeout_s is not None):
             raise UsageError("--detach returns at once, --wait and --timeout wait: use one of them")
+
+    def check_waiting(self, slurm: bool) -> None:
+        """Refuse a limit of a waiting that nobody asked for."""
+        if slurm and self.timeout_s is not None and not self.wait:
+            raise UsageError("--timeout limits the waiting for a SLURM job: write --wait too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +96,9 @@ def start(path: Path, task: Task, options: Options) -> None:
     if planned.loaded.spec.sweep:
         raise UsageError(f"{path} has a sweep\n    write: dptrain sweep {path}")
     slurm = planned.profile.launcher == "slurm"
-    if slurm and options.timeout_s is not None and not options.wait:
-        raise UsageError("--timeout limits --wait: give both")
+    options.check_waiting(slurm)
     note(f"cluster {planned.profile.name}: {planned.cluster_reason}")
-    check(planned.plan, options.force)
+    check([planned.plan], options.force)
     paths = make_run(planned)
     if options.dry_run:
         _dry_run(planned, paths, options)
@@ -103,15 +108,22 @@ def start(path: Path, task: Task, options: Options) -> None:
     conclude(paths, as_json=options.as_json, waited=waits)
 
 
-def check(plan: Plan, force: bool) -> None:
-    """Stop here where the plan refuses, unless that was overruled; what cannot even be asked for cannot be forced."""
-    for text in plan.notes:
+def check(plans: Sequence[Plan], force: bool) -> None:
+    """Stop here where a plan refuses, unless that was overruled; what cannot even be asked for cannot be forced.
+
+    :raises PlanRefused: with every reason of every plan.
+    """
+    for text in dict.fromkeys(text for plan in plans for text in plan.notes):
         note(f"note: {text}")
-    if force and (plan.job is not None or plan.profile.launcher == "local"):
-        for reason in plan.refusals:
-            note(f"forced although: {reason}")
+    possible = all(plan.job is not None or plan.profile.launcher == "local" for plan in plans)
+    refused = [(plan.spec.name, reason) for plan in plans for reason in plan.refusals]
+    if not refused:
         return
-    plan.check()
+    if force and possible:
+        for name, reason in refused:
+            note(f"forced although {name}: {reason}")
+        return
+    raise PlanRefused("plan refuses:\n" + "\n".join(f"  {name}: {reason}" for name, reason in refused))
 
 
 def make_run(planned: Planned) -> RunPaths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from dptrain.cli.follow import Bars, end_after_interrupt
 from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.cli.start import Options, check, read_spec
-from dptrain.errors import Interrupted, RunFailed, UsageError
+from dptrain.errors import Interrupted, RunFailed, UsageError, WaitTimeout
 from dptrain.records.paths import RunPaths
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.schema import Task
@@ -47,15 +48,15 @@ def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool
     grid = _read_grid(path, options)
     missing = grid.missing(retry)
     _say_counts(grid, missing)
-    for planned in missing:
-        check(planned.plan, options.force)
+    options.check_waiting(grid.profile.launcher == "slurm")
+    check([planned.plan for planned in missing], options.force)
     if options.dry_run:
-        _print_members(grid, missing)
+        _print_members(grid, missing, options.as_json)
         return
     if missing and grid.profile.launcher == "slurm":
         _submit(grid, missing, max_parallel)
     elif missing:
-        _run_queue(grid, missing, max_parallel)
+        _run_queue(grid, missing, max_parallel, options.timeout_s)
     if options.wait and grid.profile.launcher == "slurm":
         _wait(grid, options)
     _conclude(_refresh(grid), options)
@@ -116,14 +117,17 @@ def _say_counts(grid: Grid, missing: Sequence[PlannedMember]) -> None:
     note(text + (f", {failed} failed (again with --retry)" if failed else "") + f", {len(missing)} to run")
 
 
-def _print_members(grid: Grid, missing: Sequence[PlannedMember]) -> None:
+def _print_members(grid: Grid, missing: Sequence[PlannedMember], as_json: bool) -> None:
     run_now = {m.member.fingerprint for m in missing}
     rows = []
     for planned in grid.members:
         known = grid.known.get(planned.member.fingerprint)
         state = "to run" if planned.member.fingerprint in run_now else known[1].state if known else "-"
         rows.append((planned.member.spec.name, str(planned.plan.world_size), str(planned.plan.steps), state))
-    print_table(("MEMBER", "RANKS", "STEPS", "STATE"), rows)
+    if as_json:
+        print_json([{"member": m, "ranks": int(r), "steps": int(s), "state": state} for m, r, s, state in rows])
+    else:
+        print_table(("MEMBER", "RANKS", "STEPS", "STATE"), rows)
 
 
 def _submit(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | None) -> None:
@@ -134,18 +138,22 @@ def _submit(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | No
         note(f"{paths.run_id}: job {read_intent(paths).job_id}")
 
 
-def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | None) -> None:
+def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | None, timeout_s: float | None) -> None:
     """Run the members here, following them; Ctrl-C cancels those that run and starts no other."""
     from dptrain.cli.follow import ending_signals
     from dptrain.launch.sweeps import LocalQueue
     from dptrain.status.state import run_status
 
     queue = LocalQueue(missing, grid.profile, grid.name, max_parallel)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with Bars.or_lines() as shown, ending_signals():
 
         def is_over(paths: RunPaths) -> bool:
             (status,) = run_status([paths])
             shown.update([status])
+            if deadline is not None and time.monotonic() > deadline:
+                going = ", ".join(p.run_id for p in queue.running)
+                raise WaitTimeout(f"waited {timeout_s:.0f} s; going on: {going}; not started: {len(queue.waiting)}")
             return status.ended
 
         try:

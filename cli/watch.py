@@ -22,7 +22,7 @@ def status(
     from dptrain.records.index import find_runs, resolve_run
 
     chosen = [resolve_run(text) for text in runs] if runs else find_runs()
-    statuses = looking.watch(chosen, ranks) if watch else looking.look(chosen)
+    statuses = looking.watch(chosen, ranks, quiet=as_json) if watch else looking.look(chosen)
     if as_json:
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from dptrain.engine.context import RankContext
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.pnp import PlugAndPlay
 from dptrain.engine.problems import build_physics, operator_norm_sq
-from dptrain.engine.session import Session
 from dptrain.engine.weights import FILE_SUFFIXES, load_run_parameters
 from dptrain.errors import UsageError
 from dptrain.geometry.tiles import tile_grid
@@ -47,9 +47,15 @@ def step_size(spec: Spec, norm_sq: float) -> float:
     return spec.algorithm.step_size
 
 
-def build(session: Session, trainable: tuple[str, ...] = ()) -> Built:
-    """Build everything on this rank; every rank builds the same."""
-    spec, ctx = session.spec, session.ctx
+def build(
+    spec: Spec, ctx: RankContext, *, max_batch_size: int, checkpoint: str, trainable: tuple[str, ...] = ()
+) -> Built:
+    """Build everything on this rank; every rank builds the same.
+
+    :param max_batch_size: tiles per denoiser call, as plan decided.
+    :param checkpoint: deepinv's mode, as plan decided.
+    :param trainable: of denoiser, step_size, sigma.
+    """
     dtype = DTYPES[spec.resources.precision]
     physics = build_physics(spec, ctx.device, dtype)
     shape = (1, spec.problem.channels, *spec.problem.image_size)
@@ -66,8 +72,8 @@ def build(session: Session, trainable: tuple[str, ...] = ()) -> Built:
         norm_sq=norm_sq,
         sigma=None if sigma == "noise" else float(sigma),
         dtype=dtype,
-        max_batch_size=session.plan["max_batch_size"],
-        checkpoint=session.plan["checkpoint"],
+        max_batch_size=max_batch_size,
+        checkpoint=checkpoint,
         bf16=spec.resources.precision == "bf16",
         compiled=spec.resources.compile,
         trainable=trainable,

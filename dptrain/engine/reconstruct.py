@@ -30,7 +30,7 @@ class ImageRecord:
 
 def run(session: Session) -> set[int]:
     """Reconstruct every image; returns the ids of the tiles this rank executed."""
-    built = build(session)
+    built = build(session.spec, session.ctx, **session.decided)
     algorithm, spec = built.algorithm, session.spec
     images = build_data(spec, built.physics, role="infer", device=session.ctx.device, dtype=built.dtype)
     session.events.write("steps", steps=session.intent.steps)

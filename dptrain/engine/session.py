@@ -76,6 +76,11 @@ class Session:
         """Whether this is rank 0, which writes what the run has once."""
         return self.env.rank == 0
 
+    @property
+    def decided(self) -> dict[str, Any]:
+        """What plan decided and the ranks follow: `max_batch_size` and `checkpoint`."""
+        return {key: self.plan[key] for key in ("max_batch_size", "checkpoint")}
+
     def done(self, step: int, seconds: float, **numbers: float | None) -> None:
         """Record that a step is over."""
         self.watch.progress(step)

@@ -57,7 +57,7 @@ def run(session: Session) -> set[int]:
     assert train is not None, "the loader refuses `train` without a train section"
     blind = session.spec.algorithm.sigma == "noise"
     trainable = tuple(name for name in train.trainable if not (blind and name == "sigma"))
-    built = build(session, trainable)
+    built = build(session.spec, session.ctx, **session.decided, trainable=trainable)
     where: dict[str, Any] = {"device": session.ctx.device, "dtype": built.dtype}
     images = build_data(session.spec, built.physics, role="train", **where)
     held_out = build_data(session.spec, built.physics, role="held_out", **where) if train.held_out else []

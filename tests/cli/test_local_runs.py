@@ -144,3 +144,18 @@ def test_sweep_runs_each_member_once(cli: Cli) -> None:
     assert again.code == 0 and "0 to run" in again.err
     assert [run["state"] for run in json.loads(again.out)["runs"]] == ["completed", "completed"]
     assert len(find_runs(cli.folder / "runs")) == 2
+
+
+def test_interrupted_sweep_starts_no_other_member_and_goes_on_later(cli: Cli) -> None:
+    text = LONG.replace("name: long", "name: sw").replace("iterations: 200000", "iterations: 2")
+    spec = cli.write("sw.yaml", text + "sweep: {algorithm.iterations: [200000, 1]}\n")
+    with cli.start("sweep", spec) as process:
+        paths = steps_of(cli)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "1 runs were not started" in err
+    assert rank_pids(paths) == [] and len(find_runs(cli.folder / "runs")) == 1
+    later = cli("sweep", spec)
+    assert later.code == 1 and "1 failed (again with --retry), 1 to run" in later.err and "cancelled" in later.err
+    members = json.loads(cli("sweep", spec, "--dry-run", "--retry", "--json").out)
+    assert [m["state"] for m in members] == ["to run", "completed"]

@@ -96,6 +96,7 @@ def test_status_over_200_runs_loads_nothing_heavy_and_asks_once(cli: Cli, monkey
         (["train", "tiny.yaml"], 3, "train"),
         (["plan", "tiny.yaml", "--task", "guess"], 2, "guess"),
         (["infer", "tiny.yaml", "--nope"], 2, "--nope"),
+        (["infer", "tiny.yaml", "--cluster", "generic-slurm", "--timeout", "1"], 2, "--wait"),
         (["init"], 2, "a name is missing"),
     ],
 )

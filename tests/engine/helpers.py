@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 
-from dptrain.engine.build import DTYPES, step_size
+from dptrain.engine.build import DTYPES, build
 from dptrain.engine.context import RankContext, RankEnvironment
-from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.pnp import PlugAndPlay
-from dptrain.engine.problems import build_data, build_physics, operator_norm_sq
-from dptrain.geometry.tiles import tile_grid
+from dptrain.engine.problems import build_data
 from dptrain.spec.schema import (
     Algorithm,
     Denoiser,
@@ -56,27 +54,8 @@ def algorithm_of(
     spec: Spec, ctx: RankContext, *, checkpoint: str = "always", batch: int = 1, trainable: tuple[str, ...] = ()
 ) -> tuple[PlugAndPlay, Any]:
     """The algorithm and the physics of a spec, as `engine.build` makes them."""
-    dtype = DTYPES[spec.resources.precision]
-    physics = build_physics(spec, ctx.device, dtype)
-    shape = (1, spec.problem.channels, *spec.problem.image_size)
-    norm_sq = operator_norm_sq(physics, shape, ctx.device, dtype, spec.run.seed)
-    algorithm = PlugAndPlay(
-        spec.algorithm,
-        ctx,
-        physics,
-        build_denoiser(spec, ctx.device, dtype),
-        tile_grid(spec.problem.image_size, spec.tiling),
-        channels=spec.problem.channels,
-        step_size=step_size(spec, norm_sq),
-        norm_sq=norm_sq,
-        sigma=0.05,
-        dtype=dtype,
-        max_batch_size=batch,
-        checkpoint=checkpoint,
-        bf16=spec.resources.precision == "bf16",
-        trainable=trainable,
-    )
-    return algorithm, physics
+    built = build(spec, ctx, max_batch_size=batch, checkpoint=checkpoint, trainable=trainable)
+    return built.algorithm, built.physics
 
 
 def sample_of(spec: Spec, physics: Any, ctx: RankContext) -> Any:

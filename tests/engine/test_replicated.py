@@ -12,7 +12,17 @@ from dptrain.engine.context import RankEnvironment
 from dptrain.engine.metrics import psnr_db
 from dptrain.engine.tiled import GridStrategy
 from dptrain.geometry.tiles import TileGrid
-from dptrain.spec.schema import Algorithm, Deblur, Denoise, Denoiser, Inpaint, MultiframeSuperres, Resources, Spec, Tiling
+from dptrain.spec.schema import (
+    Algorithm,
+    Deblur,
+    Denoise,
+    Denoiser,
+    Inpaint,
+    MultiframeSuperres,
+    Resources,
+    Spec,
+    Tiling,
+)
 from tests.engine.helpers import (
     SMALL,
     algorithm_of,
