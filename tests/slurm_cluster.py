@@ -311,8 +311,11 @@ def add_host_names() -> None:
 def up() -> int:
     """Start a cluster that outlives this command."""
     if STATE.exists():
-        print(f"export SLURM_CONF={json.loads(STATE.read_text())['base']}/slurm.conf")
-        return 0
+        state = json.loads(STATE.read_text())
+        if all(start_ticks(pid) == ticks for _, pid, ticks in state["started"]):
+            print(f"export SLURM_CONF={state['base']}/slurm.conf")
+            return 0
+        down()
     if reason := why_not():
         print(reason, file=sys.stderr)
         return 1
@@ -339,7 +342,7 @@ def down() -> int:
     slurm.started, slurm._children = [tuple(entry) for entry in state["started"]], []
     STATE.unlink()
     slurm.stop()
-    print("stopped")
+    print("stopped", file=sys.stderr)
     return 0
 
 

@@ -37,7 +37,7 @@ def axis_tiles(length: int, patch: int, halo: int) -> tuple[AxisTile, ...]:
     """
     assert length >= 1 and patch >= 1 and halo >= 0, (length, patch, halo)
     patch = min(patch, length)
-    starts = list(range(0, length - patch, patch)) + [length - patch]
+    starts = [*range(0, length - patch, patch), length - patch]
     tiles = []
     done = 0
     for start in starts:

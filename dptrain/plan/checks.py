@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dptrain.errors import PlanRefused
+from dptrain.records.index import resolve_run
+from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
 from dptrain.spec.schema import Data, Denoiser, Factory, FileData, MultiframeSuperres, Spec, Task
@@ -27,8 +28,7 @@ def files_of(data: Data) -> list[Path]:
     """Files behind the patterns of a file source, each once; of the truth, or of the measurements where there is no truth."""
     if not isinstance(data, FileData):
         return []
-    patterns = data.measurements or data.truth or ()
-    return list(dict.fromkeys(Path(p) for pattern in patterns for p in _matches(pattern)))
+    return list(dict.fromkeys(Path(p) for p in expand_files(data.measurements or data.truth or ())))
 
 
 def image_count(spec: Spec, task: Task) -> int:
@@ -58,23 +58,22 @@ def _ranks(spec: Spec) -> Iterator[str]:
 
 
 def _files(spec: Spec) -> Iterator[str]:
-    for where, data in [("problem.data", spec.problem.data), ("train.held_out_data", spec.train and spec.train.held_out_data)]:
-        if isinstance(data, FileData):
-            for pattern in (*(data.truth or ()), *(data.measurements or ())):
-                if not _matches(pattern):
-                    yield f"{where}: no file matches {pattern}"
+    for missing in missing_files(spec):
+        yield f"no file matches {missing}"
 
 
 def _weights(spec: Spec) -> Iterator[str]:
     denoiser = spec.denoiser
-    if not isinstance(denoiser, Denoiser) or denoiser.name == "identity":
+    if not isinstance(denoiser, Denoiser) or denoiser.name == "identity" or denoiser.weights in ("builtin", "random"):
         return
     if denoiser.weights == "pretrained":
         file = pretrained_file(spec)
         if file is not None and not file.is_file():
             yield f"pretrained weights are missing where compute nodes look: {file}; write: dptrain prepare SPEC"
-    elif denoiser.weights.endswith((".safetensors", ".pth", ".pt")) and not Path(denoiser.weights).is_file():
-        yield f"denoiser.weights: no file {denoiser.weights}"
+    elif Path(denoiser.weights).suffix not in (".safetensors", ".pth", ".pt"):
+        run = resolve_run(denoiser.weights)
+        if not any(run.saves.glob("step-*")):
+            yield f"denoiser.weights: run {run.run_id} has no save yet"
 
 
 def _step_size(spec: Spec) -> Iterator[str]:
@@ -100,6 +99,3 @@ def operator_norm_sq(spec: Spec) -> float | None:
         raise PlanRefused(f"the physics cannot be built: {done.stderr.strip().splitlines()[-1]}")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])
 
-
-def _matches(pattern: str) -> list[str]:
-    return sorted(p for p in glob.glob(pattern, recursive=True) if Path(p).is_file())  # noqa: PTH207

@@ -29,6 +29,7 @@ def missing_files(spec: Spec) -> list[str]:
         isinstance(spec.denoiser, Denoiser)
         and spec.denoiser.weights not in WEIGHTS_WORDS
         and "/" in spec.denoiser.weights
+        and not Path(spec.denoiser.weights).is_dir()  # a run by its directory
     ):
         named.append(("denoiser.weights", (spec.denoiser.weights,)))
     return [

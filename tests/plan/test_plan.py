@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dptrain.errors import PlanRefused
+from dptrain.errors import NoSuchRun, PlanRefused
 from dptrain.plan.plan import Plan, make_plan
+from dptrain.records.intent import Intent, write_intent
+from dptrain.records.paths import RunPaths
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import Task
@@ -72,8 +74,8 @@ def test_overrides_are_listed_with_their_origin() -> None:
         (("resources.precision=float64", "resources.gpus=3"), ["3 > 1 operators", "float64"]),
         (("algorithm.step_size=2.5",), ["step_size 2.5 >= 2 / ||A||^2 = 2 "]),
         (("problem.physics={name: multiframe_superres, factor: 1}", "algorithm.step_size=0.6"), ["0.6 >= 2 / ||A||^2 = 0.5 "]),
-        (('problem.data={truth: "/nowhere/*.png"}',), ["no file matches /nowhere/*.png"]),
-        (("denoiser={name: dncnn, weights: /nowhere/w.safetensors}",), ["no file /nowhere/w.safetensors"]),
+        (('problem.data={truth: "/nowhere/*.png"}',), ["no file matches problem.data.truth: /nowhere/*.png"]),
+        (("denoiser={name: dncnn, weights: /nowhere/w.safetensors}",), ["no file matches denoiser.weights: /nowhere/w.safetensors"]),
         (("denoiser={name: drunet, weights: pretrained}",), ["pretrained weights are missing", "dptrain prepare"]),
     ],
 )
@@ -88,6 +90,21 @@ def test_refusals_print_both_sides(
     with pytest.raises(PlanRefused) as raised:
         plan.check()
     assert plan.refusals[0] in str(raised.value)
+
+
+def test_weights_of_an_unknown_run_and_of_one_without_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    text = TINY.replace("depth: 3, width: 4", "depth: 3")
+    with pytest.raises(NoSuchRun):
+        plan_of("denoiser.weights=never-made", text=text)
+    run = RunPaths(tmp_path / "made-1")
+    run.create()
+    write_intent(
+        run, Intent(run="made-1", task="train", launcher="local", cluster="local", world_size=1, steps=1, created_s=0.0)
+    )
+    assert plan_of("denoiser.weights=made", text=text).refusals == ("denoiser.weights: run made-1 has no save yet",)
+    run.save(1).mkdir()
+    assert plan_of(f"denoiser.weights={run.dir}", text=text).refusals == ()
 
 
 def test_ranks_that_do_not_divide_over_nodes_are_refused() -> None:
