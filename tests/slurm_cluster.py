@@ -134,10 +134,11 @@ class SmallSlurm:
         name, pid, _ = next(entry for entry in self.started if entry[0] == f"slurmd-{node}")
         os.kill(pid, signal.SIGKILL)
         self.started = [entry for entry in self.started if entry[0] != name]
-        for pid in self.processes():
-            words = _read(pid, "environ").split(b"\0")
-            if f"SLURMD_NODENAME={node}".encode() in words:
-                os.kill(pid, signal.SIGKILL)
+        ranks = [p for p in self.processes() if f"SLURMD_NODENAME={node}".encode() in _read(p, "environ").split(b"\0")]
+        # Their slurmstepd first: it would still tell the controller that they were killed.
+        above = {int(_read(p, "stat").rpartition(b")")[2].split()[1]) for p in ranks}
+        for each in [p for p in above if _read(p, "cmdline").startswith(b"slurmstepd")] + ranks:
+            os.kill(each, signal.SIGKILL)
 
     def start_node(self, node: str) -> None:
         """Start a killed node's slurmd again."""
