@@ -160,7 +160,7 @@ def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int |
             queue.run(is_over)
         except KeyboardInterrupt:
             words = [end_after_interrupt(paths) for paths in queue.running]
-            words.append(f"{len(queue.waiting)} runs were not started; the same command goes on with them")
+            words.append(f"not started: {len(queue.waiting)}; the same command goes on with them")
             raise Interrupted("interrupted; " + "; ".join(words)) from None
 
 

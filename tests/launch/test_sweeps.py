@@ -1,0 +1,61 @@
+"""Members of a sweep, what they ask for together, and the local queue with real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrain.launch.local import supervisor_alive
+from dptrain.launch.sweeps import LocalQueue, group_by_request, plan_members
+from dptrain.records.events import read_events
+from dptrain.records.intent import read_intent
+from dptrain.records.paths import RunPaths
+from dptrain.spec.load import LoadedSpec, parse_spec
+from dptrain.spec.profiles import load_profile
+
+TEXT = """
+name: sw
+problem: {image_size: [24, 24], channels: 1, physics: {name: denoise}, data: {source: synthetic}}
+denoiser: {name: identity}
+algorithm: {iterations: 1}
+"""
+
+
+def load(sweep: str) -> LoadedSpec:
+    return parse_spec(f"{TEXT}sweep: {sweep}\n", "sw.yaml", Path.cwd(), ())
+
+
+def test_every_member_has_a_plan_of_its_own() -> None:
+    planned = plan_members(
+        load("{resources.gpus: [1, 2], algorithm.iterations: [1, 3]}"), "infer", load_profile("local")
+    )
+    assert [(p.plan.world_size, p.plan.steps) for p in planned] == [(1, 1), (1, 3), (2, 1), (2, 3)]
+    assert len({p.loaded.spec.name for p in planned}) == 4 and not any(p.loaded.spec.sweep for p in planned)
+
+
+def test_members_of_one_request_go_together_whatever_their_names() -> None:
+    loaded = load("{resources.gpus: [1, 2], algorithm.iterations: [1, 3]}")
+    groups = group_by_request(plan_members(loaded, "infer", load_profile("generic-slurm")))
+    assert sorted(len(group) for group in groups.values()) == [2, 2]
+    assert {request.world_size for request in groups} == {1, 2}
+
+
+def test_queue_runs_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    planned = plan_members(load("{algorithm.iterations: [1, 2]}"), "infer", load_profile("local"))
+    queue = LocalQueue(planned, load_profile("local"), "sw", None)
+    most = 0
+
+    def is_over(paths: RunPaths) -> bool:
+        nonlocal most
+        most = max(most, len(queue.running))
+        return supervisor_alive(paths) == "gone"
+
+    queue.run(is_over)
+    assert most == 1 and len(queue.started) == 2
+    for paths, member in zip(queue.started, planned, strict=True):
+        intent = read_intent(paths)
+        assert (intent.sweep, intent.fingerprint) == ("sw", member.member.fingerprint)
+        assert any(e["kind"] == "final" for e in read_events(paths.attempt(1).rank_events(0)))
