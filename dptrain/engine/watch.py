@@ -1,7 +1,8 @@
 """What a rank does besides working: it shows that it lives, notices that it does not get on, and remembers signals.
 
-One daemon thread writes a heartbeat and compares the time since the last progress with the limit of the phase. Signal handlers
-only set a flag; the loops look at it at step boundaries, where all ranks agree (`Requests.agree`).
+One daemon thread writes a heartbeat and compares the time since the last progress with the limit of the phase. Another reads
+signals: the scheduler's warning only sets a flag, which the loops look at at step boundaries, where all ranks agree
+(`Requests.agree`); SIGTERM ends the rank at once, also inside a collective.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -104,11 +105,20 @@ class Requests:
         """Saved and asked to be started again: the scheduler's SIGTERM that follows is not a cancellation."""
 
     def install(self) -> None:
-        """Replace the handlers of whoever started this process; submitit's swallows SIGTERM."""
-        signal.signal(signal.SIGUSR2, self._on_warning)
+        """Replace the handlers of whoever started this process; submitit's swallows SIGTERM.
+
+        Python runs handlers in the main thread, which may sit in a collective that never returns. The number is therefore read
+        from the wake-up pipe by a thread of its own, which acts at once.
+        """
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._pipe = (reader, writer)
+        threading.Thread(target=self._listen, args=(reader,), name="signals", daemon=True).start()
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: None)
         # On SLURM it is blocked until here, so that a warning during the imports waits instead of ending the rank.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
-        signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command line tool, which ends the ranks in order.
 
     def agree(self, device: torch.device) -> bool:
@@ -119,19 +129,24 @@ class Requests:
         dist.all_reduce(flag)
         return bool(flag.item() > 0)
 
-    def _on_warning(self, number: int, frame: FrameType | None) -> None:
-        self.save_and_stop = True
-        self.events.write("signal", signal=signal.Signals(number).name)
+    def _listen(self, reader: socket.socket) -> None:
+        while True:
+            for number in reader.recv(64):
+                if number == signal.SIGUSR2:
+                    self.save_and_stop = True
+                    self.events.write("signal", signal="SIGUSR2")
+                elif number == signal.SIGTERM:
+                    self._terminate()
 
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        self.events.write("signal", signal=signal.Signals(number).name)
+    def _terminate(self) -> None:
+        self.events.write("signal", signal="SIGTERM")
         if self.leaving:
             os._exit(EXIT_REQUEUE)
         self.events.write(
             "failure",
             **{"class": "cancelled"},
             step=self.watch.step,
-            signal=signal.Signals(number).name,
+            signal="SIGTERM",
             message="ended by SIGTERM",
             traceback="",
             secondary=False,

@@ -1,0 +1,87 @@
+"""Signals reach a rank whatever it is doing; limits are kept per phase."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dptrain.engine.watch import EXIT_CANCELLED, EXIT_REQUEUE, Watch
+from dptrain.records.events import EventLog, read_events
+
+RANK = """
+import sys, time, ctypes
+from dptrain.engine.watch import Requests, Watch
+from dptrain.records.events import EventLog
+from pathlib import Path
+events = EventLog(Path(sys.argv[1]))
+watch = Watch(events, setup_timeout_s=50, stall_timeout_s=50)
+requests = Requests(events, watch)
+requests.install()
+requests.leaving = sys.argv[2] == "leaving"
+watch.start()
+events.write("ready")
+# A wait in C that no signal interrupts, as in a collective whose partner is gone: pthread_join of a thread that sleeps.
+libc = ctypes.CDLL(None)
+if sys.argv[2] == "in C":
+    mutex = ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+while not requests.save_and_stop:
+    time.sleep(0.01)
+events.write("flag")
+"""
+
+
+def started(file: Path, mode: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", RANK, str(file), mode])
+    deadline = time.monotonic() + 60
+    while not any(e["kind"] == "ready" for e in read_events(file)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("mode,code", [("in Python", EXIT_CANCELLED), ("in C", EXIT_CANCELLED), ("leaving", EXIT_REQUEUE)])
+def test_sigterm_ends_a_rank_at_once(tmp_path: Path, mode: str, code: int) -> None:
+    process = started(tmp_path / "e", mode)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == code
+    failures = [e["class"] for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
+    assert failures == ([] if mode == "leaving" else ["cancelled"])
+
+
+def test_a_warning_only_sets_a_flag(tmp_path: Path) -> None:
+    process = started(tmp_path / "e", "in Python")
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(timeout=20) == 0
+    kinds = [e["kind"] for e in read_events(tmp_path / "e")]
+    assert kinds == ["phase", "ready", "signal", "flag"]
+
+
+def test_ctrl_c_is_left_to_the_command_line_tool(tmp_path: Path) -> None:
+    process = started(tmp_path / "e", "in Python")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(timeout=20) == 0
+
+
+def test_progress_in_time_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    watch = Watch(EventLog(tmp_path / "e"), setup_timeout_s=0.4, stall_timeout_s=60)
+    watch.start()
+    for _ in range(8):
+        time.sleep(0.1)
+        watch.progress()
+    watch.enter("run")
+    time.sleep(0.8)  # longer than the limit of the set-up, which no longer holds
+    watch.close()
+    assert ended == [] and not [e for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
