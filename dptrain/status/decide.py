@@ -159,9 +159,11 @@ def _unanswered(records: RunRecords, attempt: AttemptRecord, job: Job, now: floa
 
 
 def _ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
-    if _job_end(records, job) == "node-failure":
-        return _node_failure(records, attempt, job)
     cause = first_cause(records, attempt)
+    # The scheduler's word on a lost node beats what the ranks say; the log's may be about an earlier attempt.
+    lost = _job_end(records, job) == "node-failure"
+    if lost and (job.end == "node-failure" or cause is None or not cause.has_clock):
+        return _node_failure(records, attempt, job)
     if _was_cancelled(records, attempt, job, cause):
         return Decision(state="cancelled", source=job.source if job.end == "cancelled" else "records", over=True)
     limit = _limit_state(records, job)
@@ -202,17 +204,23 @@ def _limit_state(records: RunRecords, job: Job) -> str | None:
 
 
 def _node_failure(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
-    said = next((m for m in records.srun if m.kind == "node-failure"), None)
-    host = said.host if said else None
+    said = [m for m in records.srun if m.kind == "node-failure"]
+    host = next((m.host for m in said if m.host), None) or _silent_host(attempt)
     rank = min((r for r in attempt.ranks if host is not None and r.host == host), key=lambda r: r.rank, default=None)
     failure = Failure(
         kind="node-failure",
         rank=rank.rank if rank else None,
         host=host,
         step=rank.step if rank else None,
-        message=said.text if said else f"the scheduler says {job.word}",
+        message=said[0].text if said else f"the scheduler says {job.word}",
     )
     return Decision(state="failed: node-failure", failure=failure, source="scheduler", over=True)
+
+
+def _silent_host(attempt: AttemptRecord) -> str | None:
+    """The only host whose ranks have left without a last word."""
+    hosts = {rank.host for rank in attempt.ranks if rank.failure is None and not rank.final}
+    return hosts.pop() if len(hosts) == 1 else None
 
 
 def _with_memory(cause: Cause, job: Job) -> Cause:

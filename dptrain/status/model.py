@@ -48,7 +48,7 @@ class RankStatus:
 
     rank: int
     state: str
-    """never-reported, running, done, failed: <class>."""
+    """never-reported, running, done, gone, cancelled, failed: <class>; `(secondary)`: because another one failed."""
     host: str | None = None
     pid: int | None = None
     phase: str | None = None

@@ -9,6 +9,7 @@
     slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2024-01-31T10:00:00 ***
     slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed ...
 
+Where several slurmd share a host, slurmstepd puts the node's name behind its own (`slurmstepd-n1: error: ...`).
 A cancelled step alone says nothing: srun ends the step that way whenever one of its tasks has failed.
 """
 
@@ -40,14 +41,12 @@ SIGNALS = {
 
 _TASK = re.compile(r"srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?P<what>.+?)\s*$")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
-_NODE = re.compile(
-    r"srun: error: Node failure on (?P<host>\S+)|\*\*\* (?:JOB|STEP) \S+ ON (?P<on>\S+) .*DUE TO NODE FAIL"
-)
+_NODE = re.compile(r"srun: error: Node failure on (?P<host>\S+)")
 _JOB = re.compile(
-    r"slurmstepd: error: \*\*\* (?P<unit>JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))?,? \*\*\*"
+    r"slurmstepd\S*: error: \*\*\* (?P<unit>JOB|STEP) \S+ ON (?P<host>\S+) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))?,? \*\*\*"
 )
-_OOM = re.compile(r"slurmstepd: error: Detected \d+ oom[-_]kill event")
-_LAUNCH = re.compile(r"(?:srun|slurmstepd): error: (execve\(\): |Unable to create step|.*aborted before step)")
+_OOM = re.compile(r"slurmstepd\S*: error: Detected \d+ oom[-_]kill event")
+_LAUNCH = re.compile(r"(?:srun|slurmstepd\S*): error: (execve\(\): |Unable to create step|.*aborted before step)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class SrunMessage:
 
 def parse_srun(log: str) -> tuple[SrunMessage, ...]:
     """Every such line of a batch log, in its order; other lines are skipped."""
-    messages = (_parse_line(line) for line in log.splitlines() if "srun: " in line or "slurmstepd: " in line)
+    messages = (_parse_line(line) for line in log.splitlines() if "srun: " in line or "slurmstepd" in line)
     return tuple(message for message in messages if message is not None)
 
 
@@ -75,10 +74,12 @@ def _parse_line(line: str) -> SrunMessage | None:
     if found := _TASK.search(line):
         return _task_message(found, text)
     if found := _NODE.search(line):
-        return SrunMessage(kind="node-failure", host=found["host"] or found["on"], text=text)
+        return SrunMessage(kind="node-failure", host=found["host"], text=text)
     if found := _JOB.search(line):
         kind = _job_kind(found["unit"], found["why"])
-        return SrunMessage(kind=kind, host=found["host"], text=text) if kind else None
+        # Of a lost node it is another one that speaks.
+        host = None if kind == "node-failure" else found["host"]
+        return SrunMessage(kind=kind, host=host, text=text) if kind else None
     if _OOM.search(line):
         return SrunMessage(kind="out-of-memory", text=text)
     if _LAUNCH.search(line):

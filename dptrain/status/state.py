@@ -117,7 +117,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         launcher=intent.launcher,
         created_s=intent.created_s,
         history=tuple(_how_it_ended(a) for a in records.attempts if latest is not None and a.number < latest.number),
-        ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, now),
+        ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, decision, now),
     )
 
 
@@ -177,21 +177,27 @@ def _how_it_ended(attempt: AttemptRecord) -> str:
     return f"attempt {attempt.number}: {how} at step {step}"
 
 
-def _rank_statuses(world_size: int, ranks: Mapping[int, RankRecord], now: float) -> tuple[RankStatus, ...]:
+def _rank_statuses(
+    world_size: int, ranks: Mapping[int, RankRecord], decision: Decision, now: float
+) -> tuple[RankStatus, ...]:
     numbers = sorted({*range(world_size), *ranks})
     return tuple(
-        _rank_status(ranks[n], now) if n in ranks else RankStatus(rank=n, state="never-reported") for n in numbers
+        _rank_status(ranks[n], decision, now) if n in ranks else RankStatus(rank=n, state="never-reported")
+        for n in numbers
     )
 
 
-def _rank_status(rank: RankRecord, now: float) -> RankStatus:
-    state = "running" if rank.started else "never-reported"
+def _rank_status(rank: RankRecord, decision: Decision, now: float) -> RankStatus:
+    ended = decision.over or first_word(decision.state) == "requeued"
+    state = ("gone" if ended else "running") if rank.started else "never-reported"
     if rank.failure is not None:
-        state = f"failed: {text_of(rank.failure, 'class') or 'unknown'}" + (
-            " (secondary)" if rank.failure.get("secondary") else ""
-        )
+        kind = text_of(rank.failure, "class") or "unknown"
+        state = "cancelled" if kind == "cancelled" else f"failed: {kind}"
+        state += " (secondary)" if rank.failure.get("secondary") else ""
     elif rank.final:
         state = "done"
+    elif decision.failure is not None and decision.failure.rank == rank.rank and decision.state != "stalled":
+        state = f"failed: {decision.failure.kind}"
     return RankStatus(
         rank=rank.rank,
         state=state,

@@ -223,6 +223,17 @@ def test_killed_rank_is_named_by_srun(tmp_path: Path) -> None:
     assert failure is not None and (failure.rank, failure.host, failure.signal, failure.step) == (1, "n2", "SIGKILL", 1)
 
 
+def test_lost_node_is_named(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    run.fail(0, secondary=True)
+    by_silence = state_of(run, job("NODE_FAIL")).failure
+    run.batch_log("srun: error: Node failure on n2\n")
+    by_srun = state_of(run, job("NODE_FAIL")).failure
+    assert by_silence is not None and by_srun is not None
+    assert (by_silence.rank, by_silence.host) == (by_srun.rank, by_srun.host) == (1, "n2")
+
+
 def test_a_secondary_failure_is_shown_where_there_is_no_other(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     going(run)
@@ -254,6 +265,17 @@ def test_messages_of_an_earlier_attempt_are_not_about_this_one(tmp_path: Path) -
     )
     failure = state_of(run, job("FAILED", restarts=1)).failure
     assert failure is not None and (failure.rank, failure.signal) == (0, "SIGSEGV")
+
+
+def test_lost_node_of_an_earlier_attempt_does_not_explain_a_later_failure(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    second_start(run)
+    run.fail(0, attempt=2)
+    run.batch_log(
+        "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***\n"
+        "srun: error: Node failure on n2\n"
+    )
+    assert state_of(run, "forgotten").state == "failed: exception"
 
 
 @pytest.mark.parametrize("info", ["forgotten", "unanswered"])

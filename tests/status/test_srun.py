@@ -28,7 +28,7 @@ LINES = [
     ),
     (
         "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-31T10:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
-        ("node-failure", (), "n1", None, None),
+        ("node-failure", (), None, None, None),
     ),
     ("slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-31T10:00:00 DUE TO JOB REQUEUE ***", None),
     (
@@ -40,6 +40,12 @@ LINES = [
         "srun: error: Unable to create step for job 12: Requested node configuration is not available",
         ("launch", (), None, None, None),
     ),
+    ("0: slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-29T15:57:15 ***", None),
+    (
+        "slurmstepd-n1: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-29T15:59:40 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+        ("node-failure", (), None, None, None),
+    ),
+    ("srun: Force Terminated StepId=2.0", None),
     ("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", None),
     ("srun: launch/slurm: _step_signal: Terminating StepId=12.0", None),
     ("3: an ordinary line of rank 3", None),

@@ -132,3 +132,20 @@ def test_long_event_files_are_read_at_both_ends(tmp_path: Path) -> None:
     assert events[0]["kind"] == "start" and events[-1]["kind"] == "final" and len(events) < 2500
     (status,) = run_status([run.paths])
     assert status.state == "completed" and status.ranks[0].host == "n1"
+
+
+def test_ranks_of_an_ended_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    run = WrittenRun(tmp_path / "runs", world_size=4)
+    for rank in range(4):
+        run.start(rank)
+    run.fail(0, secondary=True)
+    run.fail(1, "cancelled")
+    run.batch_log("srun: error: n3: task 2: Killed\n")
+    (status,) = run_status([run.paths])
+    assert [rank.state for rank in status.ranks] == [
+        "failed: exception (secondary)",
+        "cancelled",
+        "failed: killed",
+        "gone",
+    ]
