@@ -27,29 +27,30 @@ def write_image(
     x: torch.Tensor,
     sample: Any,
     *,
+    label: str = "",
     initial: torch.Tensor | None = None,
     psnr_db: list[float] | None = None,
 ) -> None:
     """Write one image of shape (1, C, ...): NPY as it is, a picture clipped to [0, 1], TIFF where the source has 16 bits.
 
-    :param kind: start of the file names; with several images the sample's name follows.
+    :param kind: start of the file names.
+    :param label: rest of the file names: what tells several images apart.
     :param initial: the first iterate; with it a side-by-side picture (first iterate, result, truth) and the curve are written.
     """
     folder = session.paths.output
-    stem = kind if session.intent.steps == session.spec.algorithm.iterations else f"{kind}-{sample.name}"
     array = x[0].detach().cpu().numpy()
-    np.save(folder / f"{stem}.npy", array)
-    _picture(array, folder / f"{stem}.png")
+    np.save(folder / f"{kind}{label}.npy", array)
+    _picture(array, folder / f"{kind}{label}.png")
     if sample.bit_depth == 16:
         scaled = np.round(np.clip(array, 0, 1) * 65535).astype(np.uint16)
-        tifffile.imwrite(folder / f"{stem}.tif", np.moveaxis(scaled, 0, -1) if array.shape[0] in (3, 4) else scaled)
+        tifffile.imwrite(folder / f"{kind}{label}.tif", np.moveaxis(scaled, 0, -1) if array.shape[0] in (3, 4) else scaled)
     if initial is not None:
         panels = [("first iterate", initial), ("reconstruction", x)]
         if sample.truth is not None:
             panels.append(("truth", sample.truth))
-        _side_by_side(panels, psnr_db or [], folder / f"{stem.replace(kind, 'side-by-side', 1)}.png")
+        _side_by_side(panels, psnr_db or [], folder / f"side-by-side{label}.png")
     if psnr_db:
-        _curve(psnr_db, "iteration", "PSNR (dB)", folder / f"{stem.replace(kind, 'psnr', 1)}.png")
+        _curve(psnr_db, "iteration", "PSNR (dB)", folder / f"psnr{label}.png")
 
 
 def write_curve(session: Session, values: list[float], x_label: str, y_label: str, name: str) -> None:

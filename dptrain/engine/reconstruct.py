@@ -33,7 +33,7 @@ def run(session: Session) -> set[int]:
     built = build(session.spec, session.ctx, **session.decided)
     algorithm, spec = built.algorithm, session.spec
     images = build_data(spec, built.physics, role="infer", device=session.ctx.device, dtype=built.dtype)
-    session.events.write("steps", steps=session.intent.steps)
+    session.count_steps(len(images) * algorithm.iterations)
     # deepinv's sections, timed where the algorithm calls them; a section outside an iteration (A^T y) counts as other.
     fidelity, prior = algorithm.optim.data_fidelity[0], algorithm.optim.prior[0]
     fidelity.grad = session.meter.timed("gradient", fidelity.grad)
@@ -45,7 +45,10 @@ def run(session: Session) -> set[int]:
     with torch.no_grad(), session.meter.tracking(algorithm):
         for index in range(start[0], len(images)):
             first = start[1] if index == start[0] else 0
-            records, state = _one_image(session, built, images[index], index, first, records, state), None
+            # The number first: two files may have one name.
+            sample = images[index]
+            label = f"-{index:04d}-{sample.name}" if len(images) > 1 else ""
+            records, state = _one_image(session, built, sample, label, index, first, records, state), None
     psnr = [sum(values) / len(values) for values in zip(*(r.psnr_db for r in records), strict=True)]
     similarity = [sum(values) / len(values) for values in zip(*(r.ssim for r in records), strict=True)]
     write_result(
@@ -64,6 +67,7 @@ def _one_image(
     session: Session,
     built: Built,
     sample: Any,
+    label: str,
     index: int,
     first: int,
     records: list[ImageRecord],
@@ -87,7 +91,7 @@ def _one_image(
         x = state["est"][0]
         if not bool(torch.isfinite(x.sum())):
             if session.first:
-                write_image(session, "last-finite", previous["est"][0], sample)
+                write_image(session, "last-finite", previous["est"][0], sample, label=label)
             # The iterate is the same everywhere, so all ranks are here; the first to leave would have rank 0 ended mid-file.
             session.ctx.barrier()
             raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
@@ -100,7 +104,8 @@ def _one_image(
     # Made again for the picture rather than kept: a full image less during the iterations. A collective, so on every rank.
     initial = algorithm.initial(y)["est"][0]
     if session.first:
-        write_image(session, "reconstruction", state["est"][0], sample, initial=initial, psnr_db=records[-1].psnr_db)
+        path = records[-1].psnr_db
+        write_image(session, "reconstruction", state["est"][0], sample, label=label, initial=initial, psnr_db=path)
     return records
 
 

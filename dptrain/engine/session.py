@@ -70,6 +70,8 @@ class Session:
     meter: Meter
     started_s: float
     """Start of this attempt, seconds since the epoch."""
+    steps: int
+    """Steps of the whole run: the intent's, until a user's data says how many images there are (`count_steps`)."""
 
     @property
     def first(self) -> bool:
@@ -80,6 +82,11 @@ class Session:
     def decided(self) -> dict[str, Any]:
         """What plan decided and the ranks follow: `max_batch_size` and `checkpoint`."""
         return {key: self.plan[key] for key in ("max_batch_size", "checkpoint")}
+
+    def count_steps(self, steps: int) -> None:
+        """Set and record the number of steps of the whole run."""
+        self.steps = steps
+        self.events.write("steps", steps=steps)
 
     def done(self, step: int, seconds: float, **numbers: float | None) -> None:
         """Record that a step is over."""
@@ -93,16 +100,16 @@ class Session:
             **numbers,
         )
         # Few enough lines that ten thousand steps stay far below 100 kB of log.
-        if self.first and (step <= 10 or step % max(1, self.intent.steps // 200) == 0):
+        if self.first and (step <= 10 or step % max(1, self.steps // 200) == 0):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items() if value is not None)
-            print(f"step {step}/{self.intent.steps} {seconds:.3g} s {shown}", flush=True)
+            print(f"step {step}/{self.steps} {seconds:.3g} s {shown}", flush=True)
 
     def final(self, tiles: set[int]) -> None:
         """Record that this rank did all it was asked for; its last line."""
         self.events.write(
             "final",
             step=self.watch.step,
-            steps=self.intent.steps,
+            steps=self.steps,
             peak_memory_bytes=self.meter.peak_memory_bytes,
             bytes_sent=self.ctx.bytes_sent,
             tiles=sorted(tiles),
@@ -174,6 +181,7 @@ def start_session(
         ctx=ctx,
         meter=meter,
         started_s=STARTED_S,
+        steps=intent.steps,
     )
 
 

@@ -63,7 +63,7 @@ def run(session: Session) -> set[int]:
     held_out = build_data(session.spec, built.physics, role="held_out", **where) if train.held_out else []
     optimizer = torch.optim.Adam([p for p in built.algorithm.parameters() if p.requires_grad], lr=train.learning_rate)
     progress = _resume(session, built, optimizer)
-    session.events.write("steps", steps=train.steps)
+    session.count_steps(train.steps)
     with session.meter.tracking(built.algorithm):
         # Before the first step; after a restart what the warning left no time for.
         if progress.step % train.save_every_steps == 0 and progress.step not in progress.psnr_steps:

@@ -59,6 +59,32 @@ def test_reconstruction_preempted_and_resumed_equals_uninterrupted() -> None:
     assert np.array_equal(first, second)
 
 
+def test_several_images_of_one_name_each_get_their_files(tmp_path: Path) -> None:
+    for folder, level in (("a", 0.2), ("b", 0.7)):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "scan.npy", np.full((24, 24), level, dtype=np.float32))
+    with running("infer", f'problem.data={{truth: "{tmp_path}/*/scan.npy"}}', "denoiser={name: identity}") as run:
+        assert finish(run) == 0
+    names = {p.name for p in run.output.iterdir()}
+    assert {"reconstruction-0000-scan.npy", "reconstruction-0001-scan.npy", "side-by-side-0001-scan.png"} <= names
+    for index, level in ((0, 0.2), (1, 0.7)):
+        assert np.load(run.output / f"reconstruction-000{index}-scan.npy").mean() == pytest.approx(level, abs=0.02)
+    assert result(run)["steps"] == 6 and len(result(run)["psnr_db"]) == 4
+    assert [image["name"] for image in result(run)["images"]] == ["scan", "scan"]
+
+
+def test_user_data_says_on_the_ranks_how_many_images_there_are(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef images(image_size, channels, **kwargs):\n"
+        "    return [torch.full((channels, *image_size), 0.1 * i) for i in range(3)]\n"
+    )
+    with running("infer", 'problem.data={factory: "mine:images"}', "denoiser={name: identity}", folder=tmp_path) as run:
+        assert finish(run) == 0
+    status = run_status([run])[0]
+    assert (status.state, status.step, status.steps) == ("completed", 9, 9)
+    assert len(list(run.output.glob("reconstruction-*.npy"))) == 3
+
+
 def test_the_budget_of_preemptions_ends_the_run() -> None:
     with running("train", "train.steps=400", "run.max_preempts=0") as run:
         wait_for(lambda: events(run, 0, "step"), "the first step")
