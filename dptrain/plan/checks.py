@@ -98,4 +98,3 @@ def operator_norm_sq(spec: Spec) -> float | None:
     if done.returncode != 0:
         raise PlanRefused(f"the physics cannot be built: {done.stderr.strip().splitlines()[-1]}")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])
-

@@ -158,7 +158,10 @@ def test_another_number_of_ranks_than_planned_is_refused() -> None:
     assert intent.world_size == 2
     write_json(run.attempt(1).rendezvous, {})
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "dptrain.engine.worker", str(run.dir)], capture_output=True, timeout=100, check=False
+        [sys.executable, "-P", "-m", "dptrain.engine.worker", str(run.dir)],
+        capture_output=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 1
     failure = events(run, 0, "failure")[-1]
