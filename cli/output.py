@@ -47,7 +47,8 @@ def print_json(value: Any) -> None:
 def print_error(error: DptrainError) -> None:
     """The message of an error on stderr, red in a terminal."""
     if sys.stderr.isatty():
-        console(stderr=True).print(f"dptrain: {error}", style="red")
+        # Not wrapped: a command in the advice must survive copying.
+        console(stderr=True).print(f"dptrain: {error}", style="red", soft_wrap=True)
     else:
         note(f"dptrain: {error}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from dptrain.errors import UsageError
 from dptrain.records.paths import RunPaths
 from dptrain.status.model import RunStatus
+from dptrain.status.show import remark
 
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.5
@@ -43,6 +44,16 @@ def logs_of(paths: RunPaths, status: RunStatus, *, rank: int | None = None, fail
         # Death before the rank's own log: what it said is in the log of what started it.
         logs = [*_launch_logs(paths, status), *logs]
     return logs
+
+
+def nothing_to_read(paths: RunPaths, status: RunStatus) -> str:
+    """Where was looked in vain, and how the run stands: a job that failed at once has no log at all."""
+    attempt = paths.attempt(status.attempt).dir
+    said = remark(status)
+    return (
+        f"{status.run}: {status.state}; no log: looked for rank-*.log and launcher.log in {attempt}, and in {paths.batch_log}"
+        + (f"\n{said}" if said else "")
+    )
 
 
 def _title(rank: int, first: bool, status: RunStatus, state: str) -> str:

@@ -142,9 +142,7 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
     result = read_result(paths)
     psnr, loss = _numbers(result.get("psnr_db")), _numbers(result.get("loss"))
     if psnr:
-        where = "held-out images" if status.task == "train" else "first iterate"
-        before = "before training" if status.task == "train" else where
-        after = f"after {status.step} steps" + (f", {where}" if status.task == "train" else "")
+        before, after = _when_measured(status, result, len(psnr) - 1)
         lines.append(f"PSNR {psnr[0]:.2f} dB ({before}) -> {psnr[-1]:.2f} dB ({after})")
     if loss:
         lines.append(f"loss {loss[0]:.4g} -> {loss[-1]:.4g}")
@@ -154,6 +152,16 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
         lines.append(f"and {len(pictures) - 4} more in {paths.output}")
     lines.append(f"folder: {paths.dir}")
     return lines
+
+
+def _when_measured(status: RunStatus, result: dict[str, Any], iterations: int) -> tuple[str, str]:
+    """What the first and the last PSNR are of."""
+    if status.task == "train":
+        return "before training", f"after {status.step} steps, held-out images"
+    images = result.get("images")
+    if isinstance(images, list) and len(images) > 1:
+        return "first iterate", f"after {iterations} iterations, mean over {len(images)} images"
+    return "first iterate", f"after {status.step} steps"
 
 
 def read_result(paths: RunPaths) -> dict[str, Any]:

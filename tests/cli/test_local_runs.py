@@ -51,6 +51,11 @@ def test_infer_is_followed_to_its_end(cli: Cli) -> None:
     )
     assert cli("logs", "last", "--rank", "7").code == 2
     assert cli("logs", "last", "-f").out.count("# job") == 2
+    header, row = cli("report", "last").out.splitlines()
+    assert (
+        header.split()[:5] == ["RUN", "TASK", "STATE", "RANKS", "LAYOUT"] and "replicated" in row and "\x1b" not in row
+    )
+    assert cli("report", "last", "--csv", "-").out.startswith("run,state,task,")
     report = cli("report", "last", "--json")
     assert json.loads(report.out)[0]["spec.algorithm.iterations"] == 2
     assert cli("report", "last", "--csv", "out.csv").code == 0 and (cli.folder / "out.csv").is_file()
@@ -129,7 +134,7 @@ def test_doctor(cli: Cli) -> None:
     assert done.code == 0, done.out
     assert "torch" in findings["python"]["found"] and findings["cluster profile"]["found"].startswith("local")
     wrong = cli("doctor", "--cluster", "nowhere")
-    assert wrong.code == 1 and "fail" in wrong.out
+    assert wrong.code == 1 and "fail  cluster profile: there is none called 'nowhere'" in wrong.out
 
 
 def test_sweep_runs_each_member_once(cli: Cli) -> None:
