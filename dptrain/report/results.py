@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dptrain.records.paths import RunPaths
+from dptrain.records.reading import open_file, real_number
 from dptrain.records.places import writing
 from dptrain.status.model import RunStatus
 from dptrain.status.show import number, read_result, size
@@ -58,7 +59,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """
     beside = path.with_name(f".{path.name}.new")
     with writing("the table", path, "a file in a folder that can be written"):
-        beside.write_text(to_csv(rows), encoding="utf-8")
+        beside.write_text(to_csv(rows), encoding="utf-8", errors="backslashreplace")
         beside.replace(path)
 
 
@@ -89,7 +90,7 @@ def _row(paths: RunPaths, status: RunStatus) -> Row:
         if status.failure and status.failure.message.strip()
         else None,
         "run_dir": status.run_dir,
-        **{f"spec.{key}": value for key, value in flatten(_spec(paths)).items()},
+        **{f"spec.{key}": value for key, value in _spec(paths).items()},
     }
 
 
@@ -104,19 +105,31 @@ def flatten(value: Any, prefix: str = "") -> Row:
     }
 
 
-def _spec(paths: RunPaths) -> dict[str, Any]:
+def _spec(paths: RunPaths) -> Row:
+    """The keys of the frozen spec; none where it cannot be read."""
     import yaml
 
     try:
-        value = yaml.safe_load(paths.spec.read_text(encoding="utf-8"))
-    except (FileNotFoundError, yaml.YAMLError):
+        with open_file(paths.spec) as file:
+            value = yaml.safe_load(file)
+        spec = value if isinstance(value, dict) else {}
+        return flatten({key: _plain(inner) for key, inner in spec.items() if key != "sweep"})
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
-    spec = value if isinstance(value, dict) else {}
-    return {key: inner for key, inner in spec.items() if key != "sweep"}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has a word for; anything else, as a date or an infinite number, as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    known = value is None or isinstance(value, (bool, str)) or real_number(value) is not None
+    return value if known else str(value)
 
 
 def _list(value: Any) -> list[float]:
-    return [v for v in value if isinstance(v, (int, float))] if isinstance(value, list) else []
+    return [v for v in value if real_number(v) is not None] if isinstance(value, list) else []
 
 
 def _cell(value: Any) -> Any:

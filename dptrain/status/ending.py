@@ -115,7 +115,7 @@ def _in_words(reason: PendingReason) -> str:
 def _local(records: RunRecords) -> Job:
     latest = records.latest
     if latest is not None and latest.over and latest.ended is not None:
-        code = int_of(latest.ended, "exitcode")
+        code = int_of(latest.ended, "exitcode", -256)
         return Job(stage="over", end="success" if code == 0 else "failed", source="launcher", word=f"exit code {code}")
     if records.supervisor == "alive":
         return Job(stage="running", source="launcher")

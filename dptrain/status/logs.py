@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dptrain.errors import UsageError
+from dptrain.errors import StateUnknown, UsageError
 from dptrain.records.paths import RunPaths
 from dptrain.status.model import RunStatus
 from dptrain.status.show import remark
@@ -30,6 +30,8 @@ def logs_of(paths: RunPaths, status: RunStatus, *, rank: int | None = None, fail
     :param rank: only this one.
     :param failed_first: the rank that failed first comes first, those it took along are labelled.
     """
+    if status.world_size == 0:  # its files say nothing of its ranks
+        raise StateUnknown(f"{status.run}: {status.reason}")
     attempt = paths.attempt(status.attempt)
     known = {rank.rank: rank for rank in status.ranks}
     numbers = [n for n in known if attempt.rank_log(n).is_file()]

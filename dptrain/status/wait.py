@@ -31,6 +31,7 @@ def wait_for(
 
     :param on_update: called with all statuses after every look.
     :raises WaitTimeout: after `timeout_s`; the runs go on.
+    :raises RunFailed: where the folder of a run is gone.
     :raises RunFailed: where all that is left has been impossible for `IMPOSSIBLE_S`; the jobs stay queued.
     """
     scheduler = scheduler or Scheduler(SCHEDULER_S)
@@ -40,6 +41,8 @@ def wait_for(
     while True:
         for status in run_status([paths for paths in runs if paths.run_id not in ended], scheduler):
             ended[status.run] = status
+        if lost := [paths for paths in runs if ended[paths.run_id].state == "unknown" and not paths.dir.is_dir()]:
+            raise RunFailed("; ".join(f"{paths.run_id}: its folder {paths.dir} is gone" for paths in lost))
         statuses = [ended[paths.run_id] for paths in runs]
         if on_update is not None:
             on_update(statuses)
