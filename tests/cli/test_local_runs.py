@@ -28,6 +28,13 @@ def steps_of(cli: Cli, timeout_s: float = 120) -> RunPaths:
     raise AssertionError("no step was made")
 
 
+def undocumented(cli: Cli) -> set[str]:
+    """Keys of the newest run's result.json and of its sections that docs/run-directory.md does not list."""
+    result = json.loads(find_runs(cli.folder / "runs")[-1].result.read_text())
+    page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text().partition("## `result.json`")[2]
+    return {key for key in (*result, *result["sections"]) if f"`{key}`" not in page}
+
+
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
@@ -60,6 +67,7 @@ def test_infer_is_followed_to_its_end(cli: Cli) -> None:
     assert json.loads(report.out)[0]["spec.algorithm.iterations"] == 2
     assert cli("report", "last", "--csv", "out.csv").code == 0 and (cli.folder / "out.csv").is_file()
     assert "had already ended" in cli("cancel", "last").out
+    assert undocumented(cli) == set()
 
 
 def test_train_reports_loss_and_json_alone_on_stdout(cli: Cli) -> None:
@@ -68,6 +76,7 @@ def test_train_reports_loss_and_json_alone_on_stdout(cli: Cli) -> None:
     status = json.loads(done.out)
     assert (status["state"], status["task"], status["step"]) == ("completed", "train", 2)
     assert status["loss"] is not None
+    assert undocumented(cli) == set()
 
 
 def test_a_failing_rank_is_named(cli: Cli) -> None:
