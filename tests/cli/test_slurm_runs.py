@@ -99,6 +99,12 @@ def test_misspelt_partition_is_rejected_with_slurms_words(site: Cli) -> None:
     assert site("doctor").code == 0
 
 
+def test_doctor_tries_a_full_node(site: Cli) -> None:
+    profile(site, "five", "gpus_per_node: 5")  # a node has four
+    done = site("doctor", "--cluster", "five")
+    assert done.code == 1 and "fail  sbatch --test-only" in done.out
+
+
 def test_killed_rank_on_another_node_is_named(site: Cli) -> None:
     with site.start("infer", site.write("long.yaml", LONG), *FOUR, "--wait") as process:
         entry = until(site, lambda s: s["state"] == "running" and s["step"] > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,17 @@ def test_a_job_that_failed_at_once_gives_slurms_reason(cli: Cli, monkeypatch: py
     assert entry["state"] == "failed: never-started" and entry["reason"].startswith("BadConstraints")
     logs = cli("logs", "last")
     assert logs.code == 0 and "/attempts/1" in logs.err and "/batch" in logs.err and "BadConstraints" in logs.err
+
+
+def test_a_narrow_terminal_breaks_no_command_of_an_advice(cli: Cli) -> None:
+    above, below = os.openpty()
+    env = {**cli.env, "COLUMNS": "40", "TERM": "xterm"}
+    with subprocess.Popen(cli.words("init"), stdout=below, stderr=below, env=env, cwd=cli.folder) as process:
+        process.wait(timeout=60)
+    os.close(below)
+    said = os.read(above, 65536).decode()
+    os.close(above)
+    assert "a name is missing; write: dptrain init NAME [--template T]" in said
 
 
 def test_completion_is_on(cli: Cli) -> None:
