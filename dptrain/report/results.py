@@ -27,6 +27,7 @@ def result_rows(runs: Sequence[RunPaths], statuses: Sequence[RunStatus]) -> list
 
 def table_row(row: Row) -> tuple[str, ...]:
     """The numbers of a row that answer how it went, under TABLE_HEADER."""
+    psnr = (row["psnr_db_first"], row["psnr_db_last"])
     return (
         row["run"],
         row["task"] or "-",
@@ -34,7 +35,7 @@ def table_row(row: Row) -> tuple[str, ...]:
         str(row["world_size"]),
         str(row.get("spec.resources.layout", "-")),
         f"{row['step']}/{row['steps']}",
-        f"{number(row['psnr_db_first'], '.2f')} -> {number(row['psnr_db_last'], '.2f')}",
+        " -> ".join(format(value, ".2f") for value in psnr if value is not None) or "-",
         number(row["ssim_last"], ".3f"),
         number(row["loss_last"], ".4g"),
         number(row["step_time_s"], ".3g"),
