@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dptrain.records.paths import RunPaths
-from dptrain.records.reading import open_file, real_number
 from dptrain.records.places import writing
+from dptrain.records.reading import open_file, real_number
 from dptrain.status.model import RunStatus
 from dptrain.status.show import number, read_result, size
 
