@@ -136,8 +136,11 @@ def _setup(profile: ClusterProfile) -> Iterator[str]:
     if not profile.setup:
         return
     yield ""
-    yield "# A setup line that fails ends the job before any rank starts. Only errexit: activation scripts break under nounset."
-    yield f"trap 'echo \"{SETUP_FAILED} $?: $dptrain_setup\" >&2' EXIT"
+    yield "# A setup line that fails, or leaves the script, ends the job before any rank starts."
+    yield "# Only errexit: activation scripts break under nounset."
+    words = f'echo "{SETUP_FAILED} $dptrain_code: $dptrain_setup" >&2'
+    # A line such as `exit 0` must not make the job look well.
+    yield f"trap 'dptrain_code=$?; {words}; [ $dptrain_code -ne 0 ] || exit 1' EXIT"
     yield "set -e"
     for line in profile.setup:
         if _CONTROL.search(line.replace("\t", " ")):

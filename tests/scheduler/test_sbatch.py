@@ -89,6 +89,14 @@ def test_every_kind_of_failing_setup_line_is_noticed(tmp_path: Path, line: str) 
     assert found is not None and found == (done.returncode, line)
 
 
+@pytest.mark.parametrize("line", ["exit 0", "true && exit"])
+def test_a_setup_line_that_leaves_the_script_starts_no_rank(tmp_path: Path, line: str) -> None:
+    done = run_body(tmp_path, replace(PLAIN, setup=(line, "touch never")))
+    assert "srun" not in done.stdout
+    assert done.returncode == 1
+    assert setup_failure(done.stderr) == (0, line)
+
+
 def test_setup_lines_may_use_unset_variables_and_failing_conditions(tmp_path: Path) -> None:
     done = run_body(tmp_path, replace(PLAIN, setup=('if [ -n "$UNSET" ]; then false; fi', "false || true")))
     assert done.returncode == 0

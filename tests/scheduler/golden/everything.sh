@@ -18,8 +18,9 @@
 #SBATCH --mail-type=END,FAIL
 #SBATCH --reservation='two words'
 
-# A setup line that fails ends the job before any rank starts. Only errexit: activation scripts break under nounset.
-trap 'echo "dptrain: setup line failed with exit code $?: $dptrain_setup" >&2' EXIT
+# A setup line that fails, or leaves the script, ends the job before any rank starts.
+# Only errexit: activation scripts break under nounset.
+trap 'dptrain_code=$?; echo "dptrain: setup line failed with exit code $dptrain_code: $dptrain_setup" >&2; [ $dptrain_code -ne 0 ] || exit 1' EXIT
 set -e
 dptrain_setup='module purge'
 module purge
