@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrain.cli.output import console, note, print_table, say
@@ -72,7 +73,7 @@ def watch(runs: Sequence[RunPaths], ranks: bool, quiet: bool = False) -> list[Ru
         if terminal or (states != shown and not quiet):
             print_statuses(statuses, ranks)
         shown = states
-        going = [status.run for status in statuses if not status.ended]
+        going = [status.run for status in statuses if not status.ended and Path(status.run_dir).is_dir()]
         if not going:
             return statuses
         try:

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dptrain.records.events import EventLog
+from dptrain.records.events import EventLog, read_events
 from dptrain.records.intent import read_intent
-from dptrain.records.paths import RunPaths
+from dptrain.records.paths import AttemptPaths, RunPaths
 from dptrain.records.process import start_ticks
 
 REQUEUE_EXIT_CODE = 75
@@ -74,7 +74,7 @@ def run_attempt(paths: RunPaths, attempt: int, stop: Stop) -> int:
     pids = [handler.proc.pid for _, handler in sorted(ranks.subprocess_handlers.items())]
     host, pid = socket.gethostname(), os.getpid()
     events.write("launched", host=host, pid=pid, start_ticks=start_ticks(pid), world_size=world_size, pids=pids)
-    code = _watch(ranks, events, stop)
+    code = _watch(ranks, events, stop, files)
     events.write("ended", exitcode=code)
     events.close()
     return code
@@ -128,21 +128,26 @@ def threads_per_rank(world_size: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // world_size)
 
 
-def _watch(ranks: Any, events: EventLog, stop: Stop) -> int:
+def _watch(ranks: Any, events: EventLog, stop: Stop, files: AttemptPaths) -> int:
     processes = {rank: handler.proc for rank, handler in ranks.subprocess_handlers.items()}
     asked_at: float | None = None
+    well: set[int] = set()
     while True:
         codes: dict[int, int | None] = {rank: process.poll() for rank, process in processes.items()}
         running = [rank for rank, code in codes.items() if code is None]
-        failed = [rank for rank, code in codes.items() if code not in (None, 0, REQUEUE_EXIT_CODE)]
-        if REQUEUE_EXIT_CODE in codes.values() and asked_at is None:
+        ended = [rank for rank, code in codes.items() if code is not None and rank not in well]
+        failed = [rank for rank in ended if not _left_well(files.rank_events(rank), codes[rank])]
+        well.update(rank for rank in ended if rank not in failed)
+        if asked_at is None and any(codes[rank] == REQUEUE_EXIT_CODE for rank in well):
             asked_at = time.monotonic()
         late = asked_at is not None and time.monotonic() - asked_at > REQUEUE_WAIT_S
-        if stop.requested or failed or late or not running:
+        # Who removes the run's folder wants it no more, and nobody could see what becomes of it.
+        if stop.requested or failed or late or not running or not files.dir.is_dir():
             break
         time.sleep(POLL_S)
-    # Between two looks several may have ended: who was killed by a signal did not follow another's end.
-    failed.sort(key=lambda rank: (codes[rank] or 0) > 0)
+    # Between two looks several may have ended: who was killed by a signal, or left as if all were done, did not follow another's
+    # end.
+    failed.sort(key=lambda rank: (codes[rank] or 0) > 0 and codes[rank] != REQUEUE_EXIT_CODE)
     for rank in failed:
         _record_exit(events, rank, processes[rank], ended_by_launcher=False)
     ranks.close(signal.SIGTERM, timeout=KILL_AFTER_S)
@@ -154,6 +159,15 @@ def _watch(ranks: Any, events: EventLog, stop: Stop) -> int:
     if failed or running:
         return next((_shell_code(processes[rank].returncode) for rank in failed), 1)
     return REQUEUE_EXIT_CODE if asked_at is not None else 0
+
+
+def _left_well(events: Path, code: int | None) -> bool:
+    """Whether the rank said that it was done, or asked for the next attempt; user code may end the process with any code."""
+    word = {0: "final", REQUEUE_EXIT_CODE: "requeue"}.get(code if code is not None else -1)
+    try:
+        return word is not None and any(event["kind"] == word for event in read_events(events))
+    except (OSError, ValueError):
+        return False
 
 
 def _record_exit(events: EventLog, rank: int, process: Any, *, ended_by_launcher: bool) -> None:
@@ -171,6 +185,8 @@ def _record_exit(events: EventLog, rank: int, process: Any, *, ended_by_launcher
 
 
 def _shell_code(returncode: int) -> int:
+    if returncode in (0, REQUEUE_EXIT_CODE):  # of a rank that left too early
+        return 1
     return returncode if returncode > 0 else 128 - returncode
 
 

@@ -75,6 +75,9 @@ class Watch:
         while not self._stop.wait(min(1.0, min(self.limits_s.values()) / 4)):
             now = time.monotonic()
             limit_s = self.limits_s[self.phase]
+            if self._forgotten():
+                print("the run's folder is gone: this rank ends", file=sys.stderr, flush=True)
+                os._exit(1)
             if now - self._last > limit_s:
                 self._stalled(limit_s)
             if now - beat >= HEARTBEAT_S:
@@ -86,6 +89,16 @@ class Watch:
                     peak_memory_bytes=self.peak_memory_bytes(),
                     bytes_sent=self.bytes_sent(),
                 )
+
+    def _forgotten(self) -> bool:
+        """Whether the folder of the records was removed; a file system that does not answer is no reason to end."""
+        try:
+            self.events.path.parent.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def _stalled(self, limit_s: float) -> None:
         what = "set-up made" if self.phase == "setup" else f"step {self.step + 1} made"

@@ -123,7 +123,7 @@ class RunPaths:
     def attempts(self) -> list[int]:
         """Numbers of the attempts that exist, ascending. Raises OSError where something else is in the folder's place."""
         try:
-            names = os.listdir(self.attempts_dir)
+            names = [path.name for path in self.attempts_dir.iterdir()]
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if _ATTEMPT.fullmatch(name))

@@ -15,6 +15,9 @@ from dptrain.status.srun import SrunMessage
 CANCEL_CODES = (143, -15)
 """Exit codes of a rank that obeyed SIGTERM: by the shell's convention, and by Python's."""
 
+SILENT_BEFORE_STALL_S = 15.0
+"""A rank that lives writes a heartbeat every 10 s, also while it waits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
@@ -36,16 +39,41 @@ def first_cause(records: RunRecords, attempt: AttemptRecord) -> Cause | None:
     own = [_from_record(rank) for rank in attempt.ranks if _is_cause(rank)]
     dead = [c for event in attempt.exits if (c := _from_exit(event, attempt, records)) is not None]
     if own or dead:
-        return min(own + dead, key=lambda cause: cause.t)
+        return _behind_stall(min(own + dead, key=lambda cause: cause.t), attempt, records)
     return next((c for m in records.srun if (c := _from_srun(m, attempt, records)) is not None), None)
 
 
 def only_follower(attempt: AttemptRecord) -> Cause | None:
-    """A secondary failure, where no rank admits to have failed first: better than nothing to show."""
+    """What the others lost, where no rank admits to have failed first: one that left without a word, or else what they said."""
     followers = [
         _from_record(r) for r in attempt.ranks if r.failure is not None and r.failure.get("class") != "cancelled"
     ]
-    return min(followers, key=lambda cause: cause.t, default=None)
+    said = min(followers, key=lambda cause: cause.t, default=None)
+    left = [rank for rank in attempt.ranks if rank.started and not _explained(rank)]
+    if said is None or not left:
+        return said
+    first = min(left, key=lambda rank: rank.last_seen_s or 0.0)
+    message = f"rank {first.rank} left without a final record; rank {said.failure.rank} lost it: {said.failure.message}"
+    failure = Failure(kind="unknown", rank=first.rank, host=first.host, step=first.step, message=message)
+    return Cause(t=said.t, source="records", failure=failure)
+
+
+def _behind_stall(cause: Cause, attempt: AttemptRecord, records: RunRecords) -> Cause:
+    """A rank whose watchdog fires may only have waited for another, which could not even say so: then that one is the cause."""
+    if cause.failure.kind != "stalled" or cause.source != "records":
+        return cause
+    killed = {int_of(e, "rank") for e in attempt.exits if text_of(e, "signal") == "SIGKILL"}
+    killed |= {n for m in records.srun if m.kind == "killed" and m.signal == "SIGKILL" for n in m.tasks}
+    others = [r for r in attempt.ranks if r.started and not _explained(r)]
+    silent = [r for r in others if r.rank in killed or cause.t - (r.last_seen_s or cause.t) > SILENT_BEFORE_STALL_S]
+    if not silent:
+        return cause
+    first = min(silent, key=lambda rank: rank.last_seen_s or 0.0)
+    where = f" on {first.host}" if first.host else ""
+    waited = f"rank {cause.failure.rank} waited for it: {cause.failure.message}"
+    message = f"rank {first.rank}{where} went silent at step {first.step}; {waited}"
+    failure = Failure(kind="stalled", rank=first.rank, host=first.host, step=first.step, message=message)
+    return Cause(t=cause.t, source="records", failure=failure)
 
 
 def sigterm_s(attempt: AttemptRecord) -> float | None:
@@ -90,7 +118,9 @@ def _from_exit(event: Event, attempt: AttemptRecord, records: RunRecords) -> Cau
     number, code = int_of(event, "rank"), int_of(event, "exitcode", -256)
     rank = _rank(attempt, number)
     ended_by_launcher = bool(event.get("ended_by_launcher"))
-    if ended_by_launcher or code in (0, REQUEUE_CODE, *CANCEL_CODES) or (rank is not None and rank.failure is not None):
+    if ended_by_launcher or code in CANCEL_CODES or (rank is not None and rank.failure is not None):
+        return None
+    if code in (0, REQUEUE_CODE) and _explained(rank):
         return None
     signal = text_of(event, "signal")
     host = text_of(event, "host") or (rank.host if rank else None)
@@ -140,7 +170,11 @@ def _death(
         tail = f"\n{log_tail}" if log_tail else ""
         message = f"rank {number} ended with exit code {code} before it reported{tail}"
         return Failure(kind="never-started", rank=number, host=host, message=message)
-    message = f"rank {number} ended with exit code {code} without a failure record"
+    if code in (0, REQUEUE_CODE):
+        what = "a final record" if code == 0 else "a request to be started again"
+        message = f"rank {number} left with exit code {code} without {what}"
+    else:
+        message = f"rank {number} ended with exit code {code} without a failure record"
     return Failure(kind="unknown", rank=number, host=host, step=rank.step, message=message)
 
 

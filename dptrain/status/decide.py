@@ -245,7 +245,7 @@ def _missing(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     if follower is not None:
         return _failed(follower, over=True)
     rank = _first_missing(records, attempt)
-    if job.end == "success":
+    if job.end == "success" and not (records.setup_failure and not rank.started):
         failure = Failure(
             kind="incomplete", rank=rank.rank, host=rank.host, step=rank.step, message=_what_is_missing(records, rank)
         )
@@ -290,9 +290,8 @@ def _start_kind(records: RunRecords) -> str:
 def _never_started(records: RunRecords, rank: RankRecord, job: Job) -> Failure:
     if records.setup_failure is not None:
         code, line = records.setup_failure
-        return Failure(
-            kind="setup", message=f"a setup line of the cluster profile failed with exit code {code}: {line}"
-        )
+        how = "failed" if code else "ended the script before any rank"
+        return Failure(kind="setup", message=f"a setup line of the cluster profile {how} with exit code {code}: {line}")
     empty = "" if job.reason else "; its log is empty"
     tail = f"; the last lines of its log:\n{records.log_tail}" if records.log_tail else empty
     message = f"rank {rank.rank} never reported, and the {job.source} says {job.word}{tail}"

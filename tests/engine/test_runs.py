@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptrain.launch.local import rank_pids
+from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths
+from dptrain.records.process import start_ticks
 from dptrain.status.state import run_status
 from tests.local_runs import events, finish, result, running, signal_rank, wait_for
 
@@ -108,7 +111,46 @@ def test_a_frozen_rank_is_noticed() -> None:
     assert failure["class"] == "stalled" and "no progress for 3 s" in failure["message"]
     log = run.attempt(1).rank_log(0).read_text()
     assert "stacks of all threads" in log and "trainer.py" in log
-    assert run_status([run])[0].state.startswith(("failed: stalled", "stalled"))
+    status = run_status([run])[0]
+    assert status.state == "failed: stalled" and status.failure is not None and status.failure.rank == 1
+    assert "rank 1 on" in status.failure.message and "rank 0 waited for it" in status.failure.message
+
+
+@pytest.mark.parametrize(
+    "code,lacking", [(0, "a final record"), (75, "a request to be started again"), (3, "a failure record")]
+)
+def test_a_rank_that_leaves_without_a_word_is_named_first(tmp_path: Path, code: int, lacking: str) -> None:
+    (tmp_path / "leaving.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "class Leaving(torch.nn.Module):\n"
+        "    calls = 0\n"
+        "    def forward(self, x, sigma):\n"
+        "        self.calls += 1\n"
+        "        if self.calls == 4 and dist.get_rank() == 1:\n"
+        f"            os._exit({code})\n"
+        "        return x\n"
+        "def build(**kwargs):\n"
+        "    return Leaving()\n"
+    )
+    change = ('denoiser={factory: "leaving:build"}', "algorithm.iterations=500")
+    with running("infer", *change, folder=tmp_path) as run:
+        assert finish(run) in (1, 3)
+    assert run.attempts() == [1]
+    status = run_status([run])[0]
+    assert status.state == "failed: unknown" and status.failure is not None
+    assert (status.failure.rank, status.failure.kind) == (1, "unknown")
+    assert f"exit code {code} without {lacking}" in status.failure.message
+
+
+def test_a_run_whose_folder_is_removed_ends_by_itself(tmp_path: Path) -> None:
+    with running("train", "train.steps=100000") as run:
+        wait_for(lambda: events(run, 1, "step"), "the first step")
+        pid = int(str(read_intent(run).job_id))
+        run.dir.rename(tmp_path / "elsewhere")
+        wait_for(lambda: start_ticks(pid) is None and not rank_pids(run), "the end of its processes", 40)
+        assert not run.dir.exists()
+        (tmp_path / "elsewhere").rename(run.dir)
+        assert finish(run) == 1
 
 
 def test_divergence_keeps_the_last_finite_iterate(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,14 @@ def test_sigterm_ends_a_rank_at_once(tmp_path: Path, mode: str, code: int) -> No
     assert process.wait(timeout=20) == code
     failures = [e["class"] for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
     assert failures == ([] if mode == "leaving" else ["cancelled"])
+
+
+def test_a_rank_ends_when_its_folder_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    process = started(folder / "e", "in C")
+    shutil.rmtree(folder)
+    assert process.wait(timeout=20) == 1
 
 
 def test_a_warning_only_sets_a_flag(tmp_path: Path) -> None:

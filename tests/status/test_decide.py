@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dptrain.records.events import read_events
 from dptrain.records.process import start_ticks
 from dptrain.status.collect import read_run
 from dptrain.status.decide import Decision, decide
@@ -237,8 +239,49 @@ def test_lost_node_is_named(tmp_path: Path) -> None:
 def test_a_secondary_failure_is_shown_where_there_is_no_other(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     going(run)
-    run.fail(0, secondary=True, message="RuntimeError: Connection closed by peer")
+    for rank in (0, 1):
+        run.fail(rank, secondary=True, message="RuntimeError: Connection closed by peer")
     assert state_of(run, job("FAILED")).state == "failed: exception"
+
+
+def test_a_rank_that_left_without_a_word_comes_before_those_who_lost_it(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, world_size=3)
+    going(run)
+    for rank in (0, 2):
+        run.fail(rank, secondary=True, message="RuntimeError: Connection closed by peer")
+    run.batch_log("srun: error: n1: tasks 0,2: Exited with exit code 1\n")
+    decision = state_of(run, job("FAILED"))
+    assert decision.state == "failed: unknown" and decision.failure is not None
+    assert (decision.failure.rank, decision.failure.host) == (1, "n2")
+    assert "left without a final record; rank 0 lost it" in decision.failure.message
+
+
+@pytest.mark.parametrize("log", ["", "srun: error: n2: task 1: Killed\n"])
+def test_a_stall_names_the_rank_that_was_waited_for(tmp_path: Path, log: str) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    if not log:  # silent for longer than heartbeats may take
+        path = run.paths.attempt(1).rank_events(1)
+        past = [{**e, "t": e["t"] - 60} for e in read_events(path)]
+        path.write_text("".join(json.dumps(event) + "\n" for event in past))
+    run.fail(0, "stalled", message="step 2 made no progress for 40 s")
+    run.batch_log(log)
+    decision = state_of(run, job("FAILED"))
+    assert decision.state == "failed: stalled" and decision.failure is not None
+    assert decision.failure.rank == 1 and "rank 1 on n2 went silent" in decision.failure.message
+    assert "rank 0 waited for it: step 2 made no progress" in decision.failure.message
+    run.fail(1, "stalled", message="too")
+    decision = state_of(run, job("FAILED"))
+    assert decision.failure is not None and decision.failure.rank == 0
+
+
+def test_a_setup_line_that_ends_the_script_as_if_all_were_well(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    run.batch_log("dptrain: setup line failed with exit code 0: exit 0\n")
+    for word in ("COMPLETED", "FAILED"):
+        decision = state_of(run, job(word))
+        assert decision.state == "failed: setup" and decision.failure is not None
+        assert "exit code 0: exit 0" in decision.failure.message
 
 
 def test_never_started_shows_the_end_of_the_log(tmp_path: Path) -> None:
