@@ -45,21 +45,34 @@ class Grid:
 
 def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool) -> None:
     """Run what is missing of the sweep."""
+    from dptrain.launch.sweep_lock import sweep_lock
+    from dptrain.launch.sweeps import sweep_root
+
     grid = _read_grid(path, options)
-    missing = grid.missing(retry)
-    _say_counts(grid, missing)
     options.check_waiting(grid.profile.launcher == "slurm")
-    check([planned.plan for planned in missing], options.force)
     if options.dry_run:
+        grid = _refresh(grid)
+        missing = _missing(grid, retry, options.force)
         _print_members(grid, missing, options.as_json)
         return
-    if missing and grid.profile.launcher == "slurm":
-        _submit(grid, missing, max_parallel)
-    elif missing:
-        _run_queue(grid, missing, max_parallel, options.timeout_s)
+    with sweep_lock(sweep_root(grid.profile), grid.name, note, options.timeout_s):
+        grid = _refresh(grid)
+        missing = _missing(grid, retry, options.force)
+        if missing and grid.profile.launcher == "slurm":
+            _submit(grid, missing, max_parallel)
+        elif missing:
+            _run_queue(grid, missing, max_parallel, options.timeout_s)
     if options.wait and grid.profile.launcher == "slurm":
         _wait(grid, options)
     _conclude(_refresh(grid), options)
+
+
+def _missing(grid: Grid, retry: bool, force: bool) -> list[PlannedMember]:
+    """Members to run now, once said and checked."""
+    missing = grid.missing(retry)
+    _say_counts(grid, missing)
+    check([planned.plan for planned in missing], force)
+    return missing
 
 
 def _read_grid(path: Path, options: Options) -> Grid:
@@ -73,8 +86,7 @@ def _read_grid(path: Path, options: Options) -> Grid:
     note(f"cluster {profile.name}: {reason}")
     task: Task = "infer" if loaded.spec.train is None else "train"
     members = plan_members(loaded, task, profile)
-    grid = Grid(name=loaded.spec.name, task=task, profile=profile, members=members, known={})
-    return _refresh(grid)
+    return Grid(name=loaded.spec.name, task=task, profile=profile, members=members, known={})
 
 
 def _refresh(grid: Grid) -> Grid:
@@ -154,7 +166,7 @@ def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int |
             if deadline is not None and time.monotonic() > deadline:
                 going = ", ".join(p.run_id for p in queue.running)
                 raise WaitTimeout(f"waited {timeout_s:.0f} s; going on: {going}; not started: {len(queue.waiting)}")
-            return status.ended
+            return status.ended or not paths.dir.is_dir()
 
         try:
             queue.run(is_over)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.cli import Cli
+from dptrain.launch.local import rank_pids
+from dptrain.records.index import find_runs
+from dptrain.records.intent import read_intent
+from dptrain.records.process import start_ticks
+from tests.cli.cli import LONG, Cli
 from tests.status.helpers import WrittenRun
 
 
@@ -46,3 +52,22 @@ def test_a_named_damaged_run_is_unknown(cli: Cli, damaged: Path) -> None:
     for command in ("logs", "cancel"):
         done = cli(command, "broken")
         assert done.code == 6 and "intent.json: " in done.err and "Traceback" not in done.err
+
+
+def test_a_followed_run_whose_folder_is_removed(cli: Cli) -> None:
+    with cli.start("infer", cli.write("long.yaml", LONG)) as process:
+        deadline = time.monotonic() + 100
+        while not (runs := find_runs(cli.folder / "runs")) or not runs[0].attempt(1).ranks():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (paths,) = runs
+        pid = int(str(read_intent(paths).job_id))
+        shutil.rmtree(paths.dir, ignore_errors=True)
+        shutil.rmtree(paths.dir, ignore_errors=True)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and f"its folder {paths.dir} is gone" in err and "Traceback" not in err
+    deadline = time.monotonic() + 40
+    while start_ticks(pid) is not None or rank_pids(paths):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not paths.dir.exists()
