@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs wheel-check ci acceptance weights slurm-up slurm-down clean
+.PHONY: help setup demo test check format docs wheel-check ci acceptance slurm-up slurm-down clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	  echo "    write: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it needs the package python3-venv"; exit 2; }
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,weights]'
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## reconstruct a photograph on two local ranks
@@ -47,13 +47,10 @@ wheel-check: $(STAMP)  ## build the wheel and look into it
 
 ci: check wheel-check test  ## what .ci/run runs
 
-acceptance: $(STAMP) weights  ## the long matrices and the benchmarks
+acceptance: $(STAMP)  ## the long matrices and the benchmarks
 	$(PY) -m pytest -m acceptance
 	$(PY) benchmarks/denoiser.py
 	$(PY) benchmarks/replicated.py
-
-weights: $(STAMP)  ## the photographs needed to train and measure the built-in denoiser
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,weights]'
 
 slurm-up: $(STAMP)  ## start a small SLURM on this machine
 	$(PY) -m tests.slurm_cluster up
