@@ -69,9 +69,13 @@ def clip(box: Box, shape: Sequence[int]) -> Box:
     return intersect(box, whole(shape)) or empty_box(len(box))
 
 
-def slices(box: Box, origin: Box) -> tuple[slice, ...]:
-    """Where the pixels of `box` lie in an array that holds `origin`."""
-    return tuple(slice(start - o, stop - o) for (start, stop), (o, _) in zip(box, origin, strict=True))
+def slices(box: Box, origin: Box, lead: int = 0) -> tuple[slice, ...]:
+    """Where the pixels of `box` lie in an array that holds `origin`.
+
+    :param lead: axes of the array before the spatial ones, taken whole.
+    """
+    inside = (slice(start - o, stop - o) for (start, stop), (o, _) in zip(box, origin, strict=True))
+    return (*(slice(None),) * lead, *inside)
 
 
 def periodic_images(box: Box, shape: Sequence[int], periodic: Sequence[bool]) -> list[tuple[Box, Box]]:
