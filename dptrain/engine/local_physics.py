@@ -1,0 +1,249 @@
+"""Operators that run on a box: blur, decimation, masks, the identity and their compositions, as chains of stages in valid mode.
+
+deepinv's operators are recognised by their type. A user's own operator says how it runs on boxes by a method
+`local_stages(shape) -> list[LocalStage]`, first stage first; an operator without one is global, which costs a gather of the image.
+
+Letters: tensors are (B, C, *box): B images, C channels, then the spatial axes of a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from deepinv.physics import Blur, Demosaicing, Denoising, Downsampling, Inpainting
+from deepinv.physics import functional as dF
+from deepinv.physics.forward import ComposedLinearPhysics
+
+from dptrain.geometry.boxes import Box, shape_of, slices
+from dptrain.geometry.footprints import Boundary, Footprint, Passage, measured_box, passages, runs_locally
+
+Pads = tuple[tuple[int, int], ...]
+"""Pixels before and after, per spatial axis."""
+
+
+class LocalStage:
+    """One linear step of a local operator, in valid mode: its window in, its output out, no boundary of its own."""
+
+    def __init__(self, footprint: Footprint) -> None:
+        """
+        :param footprint: what an output pixel reads.
+        """
+        self.footprint = footprint
+
+    def at(self, window: Box, out: Box) -> LocalStage:
+        """The stage for one place: what depends on the position is cut here, once. By default the stage itself.
+
+        :param window: the input, in pixels of the stage's input; beyond the image where it wraps around.
+        :param out: the output, in pixels of the stage's output.
+        """
+        return self
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        """Output (B, C, *out) of a window (B, C, *window)."""
+        raise NotImplementedError
+
+    def A_adjoint(self, out: torch.Tensor) -> torch.Tensor:
+        """The exact transpose of `A`."""
+        raise NotImplementedError
+
+
+class Convolution(LocalStage):
+    """deepinv's convolution with a small filter, by its own functions."""
+
+    def __init__(
+        self,
+        filter: torch.Tensor,
+        boundary: Boundary,
+        convolve: Callable[..., torch.Tensor],
+        transpose: Callable[..., torch.Tensor],
+    ) -> None:
+        """
+        :param filter: (1 or B, 1 or C, *kernel).
+        :param convolve: deepinv's function of (x, filter, padding); `transpose` its adjoint.
+        """
+        sides = filter.shape[2:]
+        halo = tuple((side // 2 - (side - 1) % 2, side // 2) for side in sides)
+        super().__init__(Footprint(halo=halo, stride=(1,) * len(sides), boundary=boundary))
+        self.filter, self._convolve, self._transpose = filter, convolve, transpose
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        return self._convolve(window, self.filter, padding="valid")
+
+    def A_adjoint(self, out: torch.Tensor) -> torch.Tensor:
+        return self._transpose(out, self.filter, padding="valid")
+
+
+class Decimation(LocalStage):
+    """Every n-th pixel per axis."""
+
+    def __init__(self, factor: int, axes: int) -> None:
+        super().__init__(Footprint(halo=((0, 0),) * axes, stride=(factor,) * axes, boundary="none"))
+        self._kept = (slice(None), slice(None), *(slice(None, None, factor),) * axes)
+        self._shape: tuple[int, ...] = ()
+
+    def at(self, window: Box, out: Box) -> Decimation:
+        placed = Decimation(self.footprint.stride[0], len(window))
+        placed._shape = shape_of(window)
+        return placed
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        return window[self._kept]
+
+    def A_adjoint(self, out: torch.Tensor) -> torch.Tensor:
+        made = out.new_zeros((*out.shape[:2], *self._shape))
+        made[self._kept] = out
+        return made
+
+
+class Mask(LocalStage):
+    """Multiplication by a mask, or by a number."""
+
+    def __init__(self, mask: torch.Tensor, shape: Sequence[int]) -> None:
+        """
+        :param mask: broadcast to (B, C, *shape).
+        """
+        axes = len(shape)
+        super().__init__(Footprint(halo=((0, 0),) * axes, stride=(1,) * axes, boundary="none"))
+        self.mask, self._shape = mask, tuple(shape)
+
+    def at(self, window: Box, out: Box) -> Mask:
+        mask = self.mask.reshape((1,) * (len(window) + 2 - self.mask.ndim) + tuple(self.mask.shape))
+        for axis, ((start, stop), length) in enumerate(zip(out, self._shape, strict=True), 2):
+            if mask.shape[axis] > 1:
+                mask = mask.index_select(axis, torch.arange(start, stop, device=mask.device) % length)
+        return Mask(mask, self._shape)
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        return self.mask * window
+
+    def A_adjoint(self, out: torch.Tensor) -> torch.Tensor:
+        return self.mask * out
+
+
+def local_stages(physics: Any, shape: Sequence[int]) -> list[LocalStage] | None:
+    """How an operator runs on boxes of an image of `shape`; None for a global one."""
+    stages = _stages(physics, tuple(shape))
+    if stages is None or not runs_locally([stage.footprint for stage in stages], shape):
+        return None
+    return stages
+
+
+def _stages(physics: Any, shape: tuple[int, ...]) -> list[LocalStage] | None:
+    if hasattr(physics, "local_stages"):
+        return list(physics.local_stages(shape))
+    # The exact types: a subclass may do anything.
+    kind = type(physics)
+    if kind is ComposedLinearPhysics:
+        return _chain(physics.physics_list, shape)
+    if kind is Blur and _is_filter(physics.filter, shape) and physics.padding != "valid":
+        axes = len(shape)
+        boundary = _boundary(physics.padding)
+        return [Convolution(physics.filter, boundary, physics.conv[axes], physics.conv_transpose[axes])]
+    if kind is Downsampling and len(shape) == 2:
+        decimation = Decimation(physics.factor, 2)
+        if physics.filter is None:
+            return [decimation]
+        if physics.padding != "valid":
+            return [Convolution(physics.filter, _boundary(physics.padding), dF.conv2d, dF.conv_transpose2d), decimation]
+    if kind in (Inpainting, Demosaicing, Denoising) and physics.mask is not None and not physics.mask.is_complex():
+        return [Mask(physics.mask, shape)]
+    return None
+
+
+def _chain(parts: Sequence[Any], shape: tuple[int, ...]) -> list[LocalStage] | None:
+    made: list[LocalStage] = []
+    for part in parts:
+        stages = _stages(part, shape)
+        if stages is None:
+            return None
+        made += stages
+        for stage in stages:
+            shape = tuple(-(-n // step) for n, step in zip(shape, stage.footprint.stride, strict=True))
+    return made
+
+
+def _is_filter(filter: Any, shape: Sequence[int]) -> bool:
+    return isinstance(filter, torch.Tensor) and filter.ndim == len(shape) + 2
+
+
+def _boundary(padding: str) -> Boundary:
+    named: dict[str, Boundary] = {
+        "circular": "circular",
+        "reflect": "reflect",
+        "replicate": "replicate",
+        "constant": "constant",
+        "zeros": "constant",
+    }
+    return named[padding.lower()]
+
+
+class LocalOperator:
+    """One local operator on one rank's box, between its window of the image and its measurements of the box."""
+
+    def __init__(self, stages: Sequence[LocalStage], shape: Sequence[int], box: Box) -> None:
+        """
+        :param stages: first one first.
+        :param shape: of the image.
+        :param box: this rank's own, not empty, cut at the stride.
+        """
+        footprints = [stage.footprint for stage in stages]
+        self.measured = measured_box(footprints, box)
+        self._passages = passages(footprints, shape, box)
+        self._stages = [stage.at(p.window, p.out) for stage, p in zip(stages, self._passages, strict=True)]
+        self.window = self._passages[0].source if stages else box
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        """Measurements (B, C, *measured) of a window (B, C, *window) of the image."""
+        for stage, passage in zip(self._stages, self._passages, strict=True):
+            window = stage.A(_complete(window, passage, stage.footprint.boundary))
+        return window
+
+    def A_adjoint(self, y: torch.Tensor) -> torch.Tensor:
+        """The exact transpose: a window, to be added to the image."""
+        for stage, passage in zip(reversed(self._stages), reversed(self._passages), strict=True):
+            y = _fold(stage.A_adjoint(y), passage, stage.footprint.boundary)
+        return y
+
+
+def _complete(x: torch.Tensor, passage: Passage, boundary: Boundary) -> torch.Tensor:
+    """The window of a stage, from its source: continued beyond the image's borders."""
+    if passage.padded != passage.source:
+        flat = [width for pair in reversed(_pads(passage)) for width in pair]
+        x = torch.nn.functional.pad(x, flat, mode=boundary)
+    return x if passage.window == passage.padded else x[slices(passage.window, passage.padded, lead=2)]
+
+
+def _fold(g: torch.Tensor, passage: Passage, boundary: Boundary) -> torch.Tensor:
+    """The transpose of `_complete`: what lies beyond the borders is added to the pixels it was copied from."""
+    if passage.window != passage.padded:
+        whole = g.new_zeros((*g.shape[:2], *shape_of(passage.padded)))
+        whole[slices(passage.window, passage.padded, lead=2)] = g
+        g = whole
+    for axis, (low, high) in enumerate(_pads(passage), 2):
+        if low or high:
+            g = _fold_axis(g, axis, low, high, boundary)
+    return g
+
+
+def _fold_axis(g: torch.Tensor, axis: int, low: int, high: int, boundary: Boundary) -> torch.Tensor:
+    length = g.shape[axis] - low - high
+    core = g.narrow(axis, low, length)
+    if boundary == "constant":
+        return core
+    core = core.clone()
+    before, after = g.narrow(axis, 0, low), g.narrow(axis, low + length, high)
+    if boundary == "reflect":
+        core.narrow(axis, 1, low).add_(before.flip(axis))
+        core.narrow(axis, length - 1 - high, high).add_(after.flip(axis))
+    else:
+        assert boundary == "replicate", boundary
+        core.narrow(axis, 0, 1).add_(before.sum(axis, keepdim=True))
+        core.narrow(axis, length - 1, 1).add_(after.sum(axis, keepdim=True))
+    return core
+
+
+def _pads(passage: Passage) -> Pads:
+    pairs = zip(passage.source, passage.padded, strict=True)
+    return tuple((start - p_start, p_stop - stop) for (start, stop), (p_start, p_stop) in pairs)
