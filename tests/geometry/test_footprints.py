@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def test_stages_find_what_they_read(stages: list[Footprint], height: int, width:
         if not cells(box):
             continue
         made = passages(stages, shape, box)
-        for passage, following in zip(made, made[1:], strict=False):
+        for passage, following in itertools.pairwise(made):
             assert passage.out == following.source
         for passage, stage, lengths in zip(made, stages, levels(stages, shape), strict=False):
             assert contains(passage.padded, passage.window) and contains(passage.padded, passage.source)
