@@ -20,7 +20,7 @@ import torch.distributed as dist
 from deepinv.physics import StackedLinearPhysics
 
 from dptrain.engine.exchange import Exchange
-from dptrain.engine.local_physics import LocalOperator, local_stages
+from dptrain.engine.local_physics import LocalOperator, filter_banks, local_stages
 from dptrain.geometry.boxes import Box, cells, contains, shape_of, slices, whole
 from dptrain.geometry.footprints import Footprint, image_window, total_stride, wraps
 from dptrain.geometry.messages import ExchangePlan, exchange_plan
@@ -53,6 +53,8 @@ class DataFidelity:
         box = owned[rank]
         self._count = len(operators)
         self._local = {i: LocalOperator(chain, shape, box) for i, chain in local.items() if cells(box)}
+        chains = filter_banks(list(local.values())) if cells(box) else []
+        self._steps = [LocalOperator(chain, shape, box) for chain in chains]
         self._whole = {i: operators[i] for i in elsewhere[rank :: len(owned)]}
         self.is_local = not elsewhere
         footprints = [[stage.footprint for stage in chain] for chain in local.values()]
@@ -104,9 +106,16 @@ class DataFidelity:
     def normal(self, x: torch.Tensor) -> torch.Tensor:
         """`A_adjoint_A` without a graph: one gather and one scatter_add for all operators, one operator's tensors at a time."""
         windows = self._exchange.copy_out((x,))
-        sums = self._zeros(x)
-        for i in range(self._count):
-            self._add_adjoint(i, self._measure(i, windows), sums)
+        if len(self._steps) == 1 and not self._whole and self._steps[0].window == self._window:
+            sums = [self._steps[0].normal(windows[0])]
+        else:
+            sums = self._zeros(x)
+            for step in self._steps:
+                back = step.normal(_part(windows[0], step.window, self._window))
+                _part(sums[0], step.window, self._window).add_(back)
+            for operator in self._whole.values():
+                sums[self._image_at].add_(operator.A_adjoint(operator.A(windows[self._image_at])))
+        del windows
         (made,) = self._exchange.add_back(sums)
         return made
 

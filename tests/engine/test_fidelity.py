@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.fidelity import DataFidelity, operators_stride
-from dptrain.engine.local_physics import LocalStage, local_stages
+from dptrain.engine.local_physics import FilterBank, LocalStage, filter_banks, local_stages
 from dptrain.geometry.boxes import cells, slices, split_boxes, whole
 from dptrain.geometry.footprints import Footprint
 from tests.ranks import RankPool
@@ -27,8 +27,8 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def blur(boundary: str, *kernel: int, channels: int = 1, fft: bool = False) -> LinearPhysics:
-    return Blur(filter=random(1, channels, *kernel, seed=sum(kernel)), padding=boundary, use_fft=fft)
+def blur(boundary: str, *kernel: int, channels: int = 1, fft: bool = False, seed: int = 0) -> LinearPhysics:
+    return Blur(filter=random(1, channels, *kernel, seed=seed + sum(kernel)), padding=boundary, use_fft=fft)
 
 
 def decimation(shape: tuple[int, ...], factor: int, **more: Any) -> LinearPhysics:
@@ -82,6 +82,11 @@ def operators(name: str, shape: tuple[int, ...]) -> list[LinearPhysics]:
             return [decimation(shape, 2), decimation(shape, 3)]
         case "frames":
             return [chain(blur("circular", k, k), decimation(shape, 2)) for k in (3, 5)]
+        case "banks":
+            alike = [chain(blur("circular", 4, 5, seed=i), decimation(shape, 3)) for i in range(3)]
+            # Neither of another kind nor with filters per channel: these are not joined to them.
+            other = [blur("constant", 4, 5), blur("circular", 4, 5, channels=CHANNELS)]
+            return [*alike, *(chain(part, decimation(shape, 3)) for part in other)]
         case "filtered":
             return [decimation(shape, 2, filter=random(1, 1, 3, 4, seed=8), padding="reflect")]
         case "chains":
@@ -149,7 +154,7 @@ def check(ranks: RankPool, name: str, shape: tuple[int, ...], world_size: int, i
 
 
 FLAT = [f"blur-{b}" for b in BOUNDARIES] + [
-    *("identity", "masks", "decimation", "frames", "filtered", "chains", "fft", "global", "mixed")
+    *("identity", "masks", "decimation", "frames", "banks", "filtered", "chains", "fft", "global", "mixed")
 ]
 
 
@@ -192,6 +197,15 @@ def test_what_is_local() -> None:
     # The period of 13 pixels is not one of every second pixel.
     assert local_stages(chain(decimation((13, 14), 2), blur("circular", 3, 3)), (13, 14)) is None
     assert local_stages(chain(decimation(shape, 2), blur("circular", 3, 3)), shape) is not None
+
+
+def test_filters_of_one_kind_become_one_convolution() -> None:
+    chains = [local_stages(operator, (12, 15)) for operator in operators("banks", (12, 15))]
+    assert [len(stages) for stages in chains if stages] == [1, 1, 1, 1, 2]
+    joined = filter_banks([stages for stages in chains if stages])
+    assert [stages[0].footprint.boundary for stages in joined] == ["circular", "constant", "circular"]
+    (bank,) = joined[0]
+    assert isinstance(bank, FilterBank) and bank.filters.shape == (3, 1, 4, 5)
 
 
 def test_the_stride_is_that_of_all_local_operators() -> None:
