@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.fidelity import DataFidelity, operators_stride
-from dptrain.engine.local_physics import FilterBank, LocalStage, filter_banks, local_stages
+from dptrain.engine.local_physics import filter_banks, local_stages
+from dptrain.engine.stages import FilterBank, LocalStage
 from dptrain.geometry.boxes import cells, slices, split_boxes, whole
 from dptrain.geometry.footprints import Footprint
 from tests.ranks import RankPool
