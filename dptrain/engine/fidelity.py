@@ -53,8 +53,8 @@ class DataFidelity:
         box = owned[rank]
         self._count = len(operators)
         self._local = {i: LocalOperator(chain, shape, box) for i, chain in local.items() if cells(box)}
-        chains = filter_banks(list(local.values())) if cells(box) else []
-        self._steps = [LocalOperator(chain, shape, box) for chain in chains]
+        banks, single = filter_banks({i: chain for i, chain in local.items() if cells(box)})
+        self._steps = [*(LocalOperator([bank], shape, box) for bank in banks), *(self._local[i] for i in single)]
         self._whole = {i: operators[i] for i in elsewhere[rank :: len(owned)]}
         self.is_local = not elsewhere
         footprints = [[stage.footprint for stage in chain] for chain in local.values()]
@@ -76,7 +76,7 @@ class DataFidelity:
         if i in self._local:
             measured = self._local[i].measured
             return y[slices(measured, whole(y.shape[2:]), lead=2)]
-        return y[:, :, *(slice(0, 0),) * (y.ndim - 2)]
+        return self._nothing(y)
 
     def A(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Measurements without noise, one tensor per operator."""
@@ -125,7 +125,7 @@ class DataFidelity:
             return operator.A(_part(windows[0], operator.window, self._window))
         if i in self._whole:
             return cast(torch.Tensor, self._whole[i].A(windows[self._image_at]))
-        return windows[0].new_empty((*windows[0].shape[:2], *(0,) * len(self._window)))
+        return self._nothing(windows[0])
 
     def _add_adjoint(self, i: int, y: torch.Tensor, sums: Sequence[torch.Tensor]) -> None:
         if i in self._local:
@@ -133,6 +133,9 @@ class DataFidelity:
             _part(sums[0], operator.window, self._window).add_(operator.A_adjoint(y))
         elif i in self._whole:
             sums[self._image_at].add_(self._whole[i].A_adjoint(y))
+
+    def _nothing(self, like: torch.Tensor) -> torch.Tensor:
+        return like.new_empty((like.shape[0], self._channels, *(0,) * len(self._window)))
 
     def _zeros(self, like: torch.Tensor) -> list[torch.Tensor]:
         # Measurements may have other channels than the image.

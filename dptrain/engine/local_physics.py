@@ -8,7 +8,7 @@ Letters: tensors are (B, C, *box): B images, C channels, then the spatial axes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,19 +34,20 @@ def local_stages(physics: Any, shape: Sequence[int]) -> list[LocalStage] | None:
     return stages
 
 
-def filter_banks(chains: Sequence[Sequence[LocalStage]]) -> list[list[LocalStage]]:
-    """The same sum of A_i^T A_i with fewer operators: those that are one filter bank each, of one kind, become one."""
+def filter_banks(chains: Mapping[int, Sequence[LocalStage]]) -> tuple[list[FilterBank], list[int]]:
+    """For the sum of A_i^T A_i: operators that are one filter bank each, of one kind, joined into one.
+
+    :returns: the banks, and the numbers of the operators that are in none.
+    """
     banks: dict[tuple[torch.Size, Boundary, int], list[torch.Tensor]] = {}
-    others: list[list[LocalStage]] = []
-    for chain in chains:
-        (first, *rest) = chain or (None,)
-        if isinstance(first, FilterBank) and not rest:
-            banks.setdefault(first.kind, []).append(first.filters)
+    single = []
+    for i, chain in chains.items():
+        if len(chain) == 1 and isinstance(chain[0], FilterBank):
+            banks.setdefault(chain[0].kind, []).append(chain[0].filters)
         else:
-            others.append(list(chain))
-    made = [FilterBank(torch.cat(filters), boundary, factor) for (_, boundary, factor), filters in banks.items()]
-    joined: list[list[LocalStage]] = [[bank] for bank in made]
-    return joined + others
+            single.append(i)
+    joined = [FilterBank(torch.cat(filters), boundary, factor) for (_, boundary, factor), filters in banks.items()]
+    return joined, single
 
 
 def _fused(stages: Sequence[LocalStage]) -> list[LocalStage]:

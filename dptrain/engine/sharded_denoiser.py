@@ -112,10 +112,11 @@ class ShardedDenoiser(torch.nn.Module):
         blocks = self._fetch.gather(x)
         # A rank without tiles must still take part in the backward pass of the exchanges.
         anchor = next((p for p in self.processor.parameters() if p.requires_grad), None)
-        if self.checkpoint == "always" or (self.checkpoint == "auto" and len(self.batches) > 1) or not self.batches:
-            cores = _RecomputedTiles.apply(self, level, anchor, *blocks)
-        else:
+        keep = self.checkpoint == "never" or (self.checkpoint == "auto" and len(self.batches) == 1)
+        if keep and self.batches and torch.is_grad_enabled():
             cores = self._run(level, blocks)
+        else:
+            cores = _RecomputedTiles.apply(self, level, anchor, *blocks)
         (out,) = self._return.gather(*cores)
         return out
 

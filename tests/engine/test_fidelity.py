@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.fidelity import DataFidelity, operators_stride
 from dptrain.engine.local_physics import filter_banks, local_stages
-from dptrain.engine.stages import FilterBank, LocalStage
+from dptrain.engine.stages import LocalStage
 from dptrain.geometry.boxes import cells, slices, split_boxes, whole
 from dptrain.geometry.footprints import Footprint
 from tests.ranks import RankPool
@@ -55,6 +55,20 @@ class Difference(LinearPhysics):  # type: ignore[misc]
 
     def local_stages(self, shape: tuple[int, ...]) -> list[LocalStage]:
         return [_DifferenceStage(len(shape))]
+
+
+class RowSums(LinearPhysics):  # type: ignore[misc]
+    """A global operator whose measurements are no image: (B, C H)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def A(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+        return x.sum(3).flatten(1)
+
+    def A_adjoint(self, y: torch.Tensor, **_: Any) -> torch.Tensor:
+        return y.reshape(len(y), CHANNELS, -1, 1).expand(-1, -1, -1, self.width)
 
 
 class _DifferenceStage(LocalStage):
@@ -99,7 +113,7 @@ def operators(name: str, shape: tuple[int, ...]) -> list[LinearPhysics]:
         case "fft":
             return [blur("circular", *odd, fft=True), blur("reflect", *odd, fft=True)]
         case "global":
-            return [BlurFFT(img_size=(CHANNELS, *shape), filter=random(1, 1, 3, 3)), blur("valid", 3, 3)]
+            return [BlurFFT(img_size=(CHANNELS, *shape), filter=random(1, 1, 3, 3)), RowSums(shape[1])]
         case "mixed":
             return [blur("reflect", *odd), blur("valid", 3, 3), blur("circular", *odd), blur("valid", 3, 5)]
         case "coarse":
@@ -203,10 +217,9 @@ def test_what_is_local() -> None:
 def test_filters_of_one_kind_become_one_convolution() -> None:
     chains = [local_stages(operator, (12, 15)) for operator in operators("banks", (12, 15))]
     assert [len(stages) for stages in chains if stages] == [1, 1, 1, 1, 2]
-    joined = filter_banks([stages for stages in chains if stages])
-    assert [stages[0].footprint.boundary for stages in joined] == ["circular", "constant", "circular"]
-    (bank,) = joined[0]
-    assert isinstance(bank, FilterBank) and bank.filters.shape == (3, 1, 4, 5)
+    banks, single = filter_banks({i: stages for i, stages in enumerate(chains) if stages})
+    assert [(len(bank.filters), bank.footprint.boundary) for bank in banks] == [(3, "circular"), (1, "constant")]
+    assert single == [4]
 
 
 def test_the_stride_is_that_of_all_local_operators() -> None:
