@@ -3,7 +3,8 @@
     python benchmarks/denoiser.py [--channels 3] [--weights builtin] [--size 256] [--json out.json]
 
 For each noise level it prints PSNR in dB per image and their mean: of the noisy image, of the network, and of TV with the one
-threshold of a printed grid that is best in the mean over those same images (the best must not lie at an end of the grid).
+threshold of a printed grid that is best in the mean over those same images. Exit code 1 unless the network is `GAIN_DB` better in
+the mean at every level and no best threshold lies at an end of the grid.
 Needs the photographs: pip install "dptrain[weights]".
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -25,6 +27,8 @@ from dptrain.spec.schema import Denoiser, Problem, Spec
 SIGMAS = (0.05, 0.1, 0.2)
 THRESHOLDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4)
 """In units of sigma."""
+GAIN_DB = 1.0
+"""What the built-in weights must be better by."""
 
 
 def psnr_db(estimate: Tensor, truth: Tensor) -> list[float]:
@@ -52,8 +56,8 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def report(row: dict[str, object], names: list[str]) -> None:
-    """Print one noise level."""
+def report(row: dict[str, object], names: list[str]) -> bool:
+    """Print one noise level; says whether it is as it must be."""
     noisy, ours, tv, grid = row["noisy"], row["ours"], row["tv"], row["grid"]
     assert isinstance(noisy, list) and isinstance(ours, list) and isinstance(tv, list) and isinstance(grid, dict)
     print(f"\nsigma {row['sigma']}: PSNR in dB")
@@ -65,9 +69,10 @@ def report(row: dict[str, object], names: list[str]) -> None:
     print("  TV, mean, by threshold / sigma: " + "  ".join(f"{f}: {mean(v):.2f}" for f, v in grid.items()))
     inside = row["best"] not in (THRESHOLDS[0], THRESHOLDS[-1])
     print(f"  best threshold {row['best']} sigma, {'inside' if inside else 'AT THE END OF'} the grid")
+    return inside and mean(ours) - mean(tv) >= GAIN_DB
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--channels", type=int, choices=(1, 3), default=3)
     parser.add_argument("--weights", default="builtin", help="as denoiser.weights in a spec")
@@ -86,13 +91,15 @@ def main() -> None:
     print(
         f"{sum(p.numel() for p in denoiser.parameters())} parameters, {arguments.channels} channels, crops of {size[0]} x {size[1]}"
     )
-    rows = []
+    rows, good = [], True
     for sigma in SIGMAS:
         rows.append(compare(denoiser, truth, sigma))
-        report(rows[-1], names)
+        good &= report(rows[-1], names)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"\n{'at least' if good else 'NOT'} {GAIN_DB} dB above TV at every noise level")
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

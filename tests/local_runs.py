@@ -63,9 +63,7 @@ def result(paths: RunPaths) -> dict[str, Any]:
 
 def events(paths: RunPaths, rank: int, kind: str) -> list[Event]:
     """All events of one kind of a rank, over every attempt."""
-    return [
-        e for k in paths.attempts() for e in read_events(paths.attempt(k).rank_events(rank)) if e["kind"] == kind
-    ]
+    return [e for k in paths.attempts() for e in read_events(paths.attempt(k).rank_events(rank)) if e["kind"] == kind]
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:

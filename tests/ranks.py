@@ -73,7 +73,13 @@ def _serve(pipe: multiprocessing.connection.Connection) -> None:
         except EOFError:
             return
         env = RankEnvironment(
-            rank=rank, world_size=world_size, local_rank=rank, local_world_size=world_size, job_id="test", attempt=1, launcher="local"
+            rank=rank,
+            world_size=world_size,
+            local_rank=rank,
+            local_world_size=world_size,
+            job_id="test",
+            attempt=1,
+            launcher="local",
         )
         env.export()
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"

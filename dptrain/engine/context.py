@@ -170,7 +170,12 @@ def _meet(env: RankEnvironment, attempt: AttemptPaths, timeout: timedelta) -> di
             address = {}
         if address.get("job_id") == env.job_id and address.get("attempt") == env.attempt:
             return dist.TCPStore(
-                address["host"], address["port"], env.world_size, is_master=False, wait_for_workers=False, timeout=timeout
+                address["host"],
+                address["port"],
+                env.world_size,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timeout,
             )
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 did not write {attempt.rendezvous.name} within {timeout.total_seconds():.0f} s")

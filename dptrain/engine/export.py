@@ -41,6 +41,7 @@ def export(run: str, target: Path) -> dict[str, str]:
     save_file(
         {name: tensor.to(torch.float16).contiguous() for name, tensor in tensors.items()}, target, metadata=metadata
     )
+    target.chmod(0o644)  # safetensors makes files that only their owner can read
     return metadata
 
 

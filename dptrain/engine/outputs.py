@@ -43,7 +43,9 @@ def write_image(
     _picture(array, folder / f"{kind}{label}.png")
     if sample.bit_depth == 16:
         scaled = np.round(np.clip(array, 0, 1) * 65535).astype(np.uint16)
-        tifffile.imwrite(folder / f"{kind}{label}.tif", np.moveaxis(scaled, 0, -1) if array.shape[0] in (3, 4) else scaled)
+        tifffile.imwrite(
+            folder / f"{kind}{label}.tif", np.moveaxis(scaled, 0, -1) if array.shape[0] in (3, 4) else scaled
+        )
     if initial is not None:
         panels = [("first iterate", initial), ("reconstruction", x)]
         if sample.truth is not None:

@@ -104,7 +104,8 @@ class PlugAndPlay(torch.nn.Module):
         """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
         named = {"step_size": "stepsize", "sigma": "g_param"}
         return {
-            name: [torch.as_tensor(v, dtype=self.dtype).detach() for v in self.optim.params_algo[key]] for name, key in named.items()
+            name: [torch.as_tensor(v, dtype=self.dtype).detach() for v in self.optim.params_algo[key]]
+            for name, key in named.items()
         }
 
     def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:

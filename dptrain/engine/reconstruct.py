@@ -128,7 +128,12 @@ def _interrupt(session: Session, records: list[ImageRecord], state: dict[str, An
     step = index * session.spec.algorithm.iterations + done
     if session.first:
         estimates = {f"est{i}": tensor.clone() for i, tensor in enumerate(state["est"])}
-        kept = {"image": index, "iteration": done, "it": int(state.get("it", 0)), "records": [asdict(r) for r in records]}
+        kept = {
+            "image": index,
+            "iteration": done,
+            "it": int(state.get("it", 0)),
+            "records": [asdict(r) for r in records],
+        }
         write_save(session.paths, step, estimates, kept, session.spec.run.keep_saves)
     leave_for_requeue(session, step)
 

@@ -44,7 +44,9 @@ def leave_for_requeue(session: Session, step: int) -> NoReturn:
     limit = run.max_timeouts if reason == "timed-out" else run.max_preempts
     if restarts(session.paths)[reason] >= limit:
         name = "max_timeouts" if reason == "timed-out" else "max_preempts"
-        raise BudgetSpent(reason, f"{reason} after step {step}; given up: run.{name} is {limit} and as many restarts were used")
+        raise BudgetSpent(
+            reason, f"{reason} after step {step}; given up: run.{name} is {limit} and as many restarts were used"
+        )
     session.requests.leaving = True
     session.events.write("requeue", step=step, reason=reason)
     print(f"{reason}: step {step} is saved, asking to be started again", flush=True)

@@ -57,7 +57,9 @@ def write_save(paths: RunPaths, step: int, model: dict[str, torch.Tensor], state
     try:
         save_file({k: v.detach().cpu().contiguous() for k, v in model.items()}, beside / MODEL)
         torch.save(state, beside / STATE)
-        files = {name: {"bytes": (beside / name).stat().st_size, "sha256": _digest(beside / name)} for name in (MODEL, STATE)}
+        files = {
+            name: {"bytes": (beside / name).stat().st_size, "sha256": _digest(beside / name)} for name in (MODEL, STATE)
+        }
         write_json(beside / MANIFEST, {"step": step, "files": files})
         for name in (MODEL, STATE, MANIFEST):
             _sync(beside / name)

@@ -131,7 +131,9 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
     os.close(log)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     cpus = len(os.sched_getaffinity(0))
-    header = f"# job {env.job_id} attempt {env.attempt} host {env.host} rank {env.rank}/{env.world_size} pid {os.getpid()}"
+    header = (
+        f"# job {env.job_id} attempt {env.attempt} host {env.host} rank {env.rank}/{env.world_size} pid {os.getpid()}"
+    )
     print(f"{header} cpus {cpus}", flush=True)
     threads = int(os.environ.get("OMP_NUM_THREADS") or cpus)
     torch.set_num_threads(threads)
@@ -159,7 +161,11 @@ def start_session(
     """Read what was planned, meet the other ranks, choose the device."""
     spec = load_spec(paths.spec).spec
     intent = read_intent(paths)
-    watch.limits_s = {"setup": spec.run.setup_timeout_s, "run": spec.run.stall_timeout_s, "close": spec.run.setup_timeout_s}
+    watch.limits_s = {
+        "setup": spec.run.setup_timeout_s,
+        "run": spec.run.stall_timeout_s,
+        "close": spec.run.setup_timeout_s,
+    }
     env.export()
     # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
     connect(env, intent.world_size, attempt, max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60)
@@ -218,4 +224,3 @@ def failure_class(error: BaseException, phase: str) -> str:
     if isinstance(error, Diverged):
         return "diverged"
     return "setup" if phase == "setup" else "exception"
-

@@ -36,7 +36,9 @@ class InnerDenoiser(Denoiser):  # type: ignore[misc]
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.bf16):
             out = self._call(x, level)
         if out.shape != x.shape:
-            raise RuntimeError(f"the denoiser returned {tuple(out.shape)} for an input of {tuple(x.shape)}: it must keep it")
+            raise RuntimeError(
+                f"the denoiser returned {tuple(out.shape)} for an input of {tuple(x.shape)}: it must keep it"
+            )
         same: torch.Tensor = out.to(x.dtype)
         return same
 

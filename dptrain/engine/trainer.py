@@ -122,7 +122,9 @@ def make_batch(samples: list[Any], blind: bool) -> Batch:
     first = samples[0].truth
     return Batch(
         truth=torch.cat([s.truth for s in samples]),
-        measurements=TensorList([torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]),
+        measurements=TensorList(
+            [torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]
+        ),
         sigma=first.new_tensor([s.noise_std for s in samples]) if blind else None,
     )
 
@@ -198,7 +200,9 @@ def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress)
     progress.psnr_db.append(sum(values) / len(values))
     progress.psnr_steps.append(progress.step)
     if session.first:
-        print(f"step {progress.step}: PSNR {progress.psnr_db[-1]:.2f} dB over {len(values)} held-out images", flush=True)
+        print(
+            f"step {progress.step}: PSNR {progress.psnr_db[-1]:.2f} dB over {len(values)} held-out images", flush=True
+        )
 
 
 def _save(session: Session, built: Built, optimizer: torch.optim.Optimizer, progress: Progress) -> None:

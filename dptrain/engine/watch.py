@@ -35,7 +35,11 @@ class Watch:
 
     def __init__(self, events: EventLog, *, setup_timeout_s: float, stall_timeout_s: float) -> None:
         self.events = events
-        self.limits_s = {"setup": setup_timeout_s, "run": stall_timeout_s, "close": max(setup_timeout_s, stall_timeout_s)}
+        self.limits_s = {
+            "setup": setup_timeout_s,
+            "run": stall_timeout_s,
+            "close": max(setup_timeout_s, stall_timeout_s),
+        }
         self.phase = "setup"
         self.step = 0
         self.peak_memory_bytes: Callable[[], int] = lambda: 0
@@ -89,7 +93,13 @@ class Watch:
         print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         self.events.write(
-            "failure", **{"class": "stalled"}, step=self.step, signal=None, message=message, traceback="", secondary=False
+            "failure",
+            **{"class": "stalled"},
+            step=self.step,
+            signal=None,
+            message=message,
+            traceback="",
+            secondary=False,
         )
         time.sleep(OTHERS_DUMP_S)
         os._exit(1)
@@ -119,7 +129,9 @@ class Requests:
             signal.signal(number, lambda number, frame: None)
         # On SLURM it is blocked until here, so that a warning during the imports waits instead of ending the rank.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command line tool, which ends the ranks in order.
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches the command line tool, which ends the ranks in order.
 
     def agree(self, device: torch.device) -> bool:
         """Whether any rank was asked to save and stop; a collective, the same answer everywhere."""

@@ -44,6 +44,16 @@ def axis_tiles(length: int, patch: int, halo: int) -> tuple[AxisTile, ...]:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Tiles per rank in numbers."""
+
+    most: int
+    mean: float
+    idle: int
+    """Ranks without a tile."""
+
+
+@dataclass(frozen=True)
 class TileGrid:
     """All tiles of an image, numbered with the last axis fastest."""
 
@@ -61,7 +71,7 @@ class TileGrid:
     @property
     def counts(self) -> tuple[int, ...]:
         """Number of tiles per axis."""
-        return tuple(len(axis) for axis in self.axes)
+        return tuple(-(-max(0, length - self.patch) // self.patch) + 1 for length in self.shape)
 
     def __len__(self) -> int:
         return math.prod(self.counts)
@@ -83,6 +93,11 @@ class TileGrid:
     def deal(self, world_size: int) -> list[list[int]]:
         """Tile ids per rank, dealt round robin as deepinv does; ranks beyond the tiles get none."""
         return [list(range(rank, len(self), world_size)) for rank in range(world_size)]
+
+    def deal_counts(self, world_size: int) -> Counts:
+        """How many tiles ranks get, without listing them."""
+        least, more = divmod(len(self), world_size)
+        return Counts(most=least + (more > 0), mean=len(self) / world_size, idle=0 if least else world_size - more)
 
 
 def tile_grid(image_size: tuple[int, ...], tiling: Tiling) -> TileGrid:

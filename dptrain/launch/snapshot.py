@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptrain.records.intent import Intent, write_intent, write_json
 from dptrain.records.paths import RunPaths, runs_root
+from dptrain.records.places import writing
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, dump_spec
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dptrain.plan.plan import Plan
 
 GIT_TIMEOUT_S = 10.0
+OTHER_ROOT = "export DPTRAIN_RUNS=/a/folder/you/can/write"
 
 
 def create_run(
@@ -35,11 +37,14 @@ def create_run(
     """Make the run directory with everything the ranks and `status` need; nothing is submitted.
 
     :param name: what the run id begins with; default: the spec's name.
+    :raises UsageError: where the folder cannot be made.
     """
     root = Path(profile.runs).expanduser().absolute() if profile.runs else runs_root()
     paths = RunPaths(root / new_run_id(name or loaded.spec.name))
-    paths.create()
-    paths.spec.write_text(dump_spec(loaded.spec), encoding="utf-8")
+    where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
+    with writing("the run folder", paths.dir, where):
+        paths.create()
+    paths.spec.write_text(dump_spec(plan.spec), encoding="utf-8")
     write_json(paths.plan, plan.to_json())
     write_json(paths.environment, describe_environment(loaded))
     if plan.sbatch is not None:

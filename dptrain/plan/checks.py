@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dptrain.errors import PlanRefused
-from dptrain.records.index import resolve_run
+from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
@@ -60,20 +60,26 @@ def _ranks(spec: Spec) -> Iterator[str]:
 def _files(spec: Spec) -> Iterator[str]:
     for missing in missing_files(spec):
         yield f"no file matches {missing}"
+    yield from wrong_files(spec)
 
 
 def _weights(spec: Spec) -> Iterator[str]:
-    denoiser = spec.denoiser
-    if not isinstance(denoiser, Denoiser) or denoiser.name == "identity" or denoiser.weights in ("builtin", "random"):
-        return
-    if denoiser.weights == "pretrained":
+    if isinstance(spec.denoiser, Denoiser) and spec.denoiser.weights == "pretrained":
         file = pretrained_file(spec)
         if file is not None and not file.is_file():
             yield f"pretrained weights are missing where compute nodes look: {file}; write: dptrain prepare SPEC"
-    elif Path(denoiser.weights).suffix not in (".safetensors", ".pth", ".pt"):
-        run = resolve_run(denoiser.weights)
-        if not any(run.saves.glob("step-*")):
-            yield f"denoiser.weights: run {run.run_id} has no save yet"
+    run = weights_run(spec)
+    if run is None:
+        return
+    if not any(run.saves.glob("step-*")):
+        yield f"denoiser.weights: run {run.run_id} has no save yet"
+    learned = learned_iterations(run)
+    if learned is not None and learned != spec.algorithm.iterations:
+        yield (
+            f"denoiser.weights: run {run.run_id} learned step sizes for {learned} unrolled steps, algorithm.iterations is "
+            f"{spec.algorithm.iterations}; write: algorithm.iterations={learned}, or the path of the save's model.safetensors "
+            "for the denoiser alone"
+        )
 
 
 def _step_size(spec: Spec) -> Iterator[str]:
@@ -98,4 +104,3 @@ def operator_norm_sq(spec: Spec) -> float | None:
     if done.returncode != 0:
         raise PlanRefused(f"the physics cannot be built: {done.stderr.strip().splitlines()[-1]}")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])
-

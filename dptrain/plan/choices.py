@@ -23,9 +23,13 @@ def max_batch_size(spec: Spec, tiles_per_rank: int) -> Choice:
     wanted = spec.tiling.max_batch_size
     key = "tiling.max_batch_size"
     if wanted == "fit":
-        return Choice(key=key, value=1, reason="fit: one tile per call needs the least memory; memory is not forecast yet")
+        return Choice(
+            key=key, value=1, reason="fit: one tile per call needs the least memory; memory is not forecast yet"
+        )
     if wanted > tiles_per_rank >= 1:
-        return Choice(key=key, value=tiles_per_rank, reason=f"{wanted} asked for, a rank has at most {tiles_per_rank} tiles")
+        return Choice(
+            key=key, value=tiles_per_rank, reason=f"{wanted} asked for, a rank has at most {tiles_per_rank} tiles"
+        )
     return Choice(key=key, value=wanted, reason="as the spec says")
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dptrain.errors import PlanRefused
-from dptrain.geometry.tiles import TileGrid, tile_grid
+from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
 from dptrain.plan import checks, choices
 from dptrain.plan.choices import Choice
+from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, Override
-from dptrain.spec.schema import Spec, Task
+from dptrain.spec.schema import Denoise, Spec, Task
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "bf16": 4}
 
@@ -52,9 +54,9 @@ class Plan:
         return [*self.refusals, *self.notes]
 
     @property
-    def tiles_per_rank(self) -> list[int]:
-        """Tiles of each rank."""
-        return [len(ids) for ids in self.grid.deal(self.world_size)]
+    def tiles_per_rank(self) -> Counts:
+        """Tiles of the ranks."""
+        return self.grid.deal_counts(self.world_size)
 
     @property
     def bytes_per_step(self) -> int:
@@ -89,9 +91,9 @@ class Plan:
             "world_size": self.world_size,
             "steps": self.steps,
             "tiles": len(self.grid),
-            "tiles_per_rank_max": max(counts),
-            "tiles_per_rank_mean": sum(counts) / len(counts),
-            "idle_ranks": counts.count(0),
+            "tiles_per_rank_max": counts.most,
+            "tiles_per_rank_mean": counts.mean,
+            "idle_ranks": counts.idle,
             "work_multiplier": self.grid.work_multiplier,
             "halo_needed": None,
             "memory": {**memory, "capacity_gib": self.profile.gpu_memory_gib, "terms": {}},
@@ -117,9 +119,9 @@ class Plan:
             f"ranks: {self.world_size}, layout {spec.resources.layout}, cluster {self.profile.name}"
             + (f" ({self.job.nodes} nodes x {self.job.tasks_per_node})" if self.job else ""),
             f"tiles: {len(self.grid)} ({' x '.join(map(str, self.grid.counts))}) of window "
-            f"{' x '.join(map(str, self.grid.window_shape))}; per rank at most {max(counts)}, on average "
-            f"{sum(counts) / len(counts):.2f}; idle ranks: {counts.count(0)}",
-            f"work: {self.grid.work_multiplier:.4g} times the pixels, balance {sum(counts) / len(counts) / max(counts):.2f}",
+            f"{' x '.join(map(str, self.grid.window_shape))}; per rank at most {counts.most}, on average "
+            f"{counts.mean:.2f}; idle ranks: {counts.idle}",
+            f"work: {self.grid.work_multiplier:.4g} times the pixels, balance {counts.mean / counts.most:.2f}",
             f"sent per rank and step: {self.bytes_per_step / 1e6:.1f} MB",
         ]
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]
@@ -139,9 +141,12 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
 
     :param array: for the script of several runs of this shape.
     """
-    spec = loaded.spec
+    spec = freeze_weights(loaded.spec)
     grid = tile_grid(spec.problem.image_size, spec.tiling)
     refusals = list(checks.refusals(spec, task))
+    if profile.python is None and not profile.setup:
+        # Another interpreter or a module load may bring packages that are not here.
+        refusals += missing_modules(spec)
     job = None
     if profile.launcher == "slurm":
         try:
@@ -157,7 +162,7 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
             )
         except ValueError as error:
             refusals.append(str(error))
-    counts = [len(ids) for ids in grid.deal(spec.resources.gpus)]
+    counts = grid.deal_counts(spec.resources.gpus)
     infer_steps = spec.algorithm.iterations * checks.image_count(spec, task)
     return Plan(
         task=task,
@@ -168,24 +173,45 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         steps=spec.train.steps if task == "train" and spec.train is not None else infer_steps,
         choices=(
             choices.patch(spec, grid),
-            choices.max_batch_size(spec, max(counts)),
+            choices.max_batch_size(spec, counts.most),
             choices.checkpoint(spec, task),
         ),
         refusals=tuple(refusals),
-        notes=tuple(_notes(spec, grid, counts)),
+        notes=(*_notes(spec, grid, counts), *_machine_notes(spec, profile)),
         job=job,
         sbatch=sbatch_script(profile, job) if job is not None else None,
     )
 
 
-def _notes(spec: Spec, grid: TileGrid, counts: list[int]) -> list[str]:
+def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     notes = []
-    idle, operators = counts.count(0), checks.operators(spec)
-    if idle:
-        notes.append(f"{idle} of {len(counts)} ranks have no tile: {len(grid)} tiles < {len(counts)} ranks")
+    ranks, operators = spec.resources.gpus, checks.operators(spec)
+    if counts.idle:
+        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} tiles < {ranks} ranks")
     if operators is not None and operators < spec.resources.gpus:
         notes.append(
             f"layout replicated deals whole operators: {operators} operators on {spec.resources.gpus} ranks, "
             f"{spec.resources.gpus - operators} ranks wait during the data step"
+        )
+    return notes
+
+
+def _machine_notes(spec: Spec, profile: ClusterProfile) -> list[str]:
+    """What a local run should know of this machine."""
+    notes = []
+    cores = len(os.sched_getaffinity(0))
+    if profile.launcher == "local" and spec.resources.gpus > cores:
+        notes.append(
+            f"{spec.resources.gpus} local ranks share {cores} cores, and take about 1 GiB of memory each for libraries"
+        )
+    physics = spec.problem.physics
+    if (
+        isinstance(physics, Denoise)
+        and spec.algorithm.sigma != "noise"
+        and spec.algorithm.sigma < min(physics.noise_std) / 2
+    ):
+        notes.append(
+            f"algorithm.sigma {spec.algorithm.sigma:g} is far below noise_std {min(physics.noise_std):g}: "
+            "little will be removed; write: algorithm.sigma=noise"
         )
     return notes

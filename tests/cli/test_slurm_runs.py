@@ -104,9 +104,7 @@ def test_killed_rank_on_another_node_is_named(site: Cli) -> None:
         entry = until(site, lambda s: s["state"] == "running" and s["step"] > 0)
         victim = entry["ranks"][3]
         os.kill(victim["pid"], signal.SIGKILL)
-        began = time.monotonic()
-        _, err = process.communicate(timeout=120)
-        assert time.monotonic() - began < 90
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "rank 3" in err and victim["host"] in err and "SIGKILL" in err
     after = status(site)

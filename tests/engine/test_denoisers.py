@@ -13,12 +13,14 @@ from safetensors.torch import save_file
 
 from dptrain.engine import weights
 from dptrain.engine.denoisers import build_denoiser
+from dptrain.engine.export import export
 from dptrain.errors import NoSuchRun, PlanRefused, UsageError
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
+from dptrain.spec.dump import dump_spec
 from dptrain.spec.networks import stride
 from dptrain.spec.pretrained import pretrained_file, require_pretrained
-from dptrain.spec.schema import Denoiser, Factory, Problem, Run, Spec
+from dptrain.spec.schema import Denoiser, Factory, Problem, Run, Spec, Train
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"nc": (4, 4, 8, 8), "nb": 1}
@@ -172,6 +174,20 @@ def test_weights_of_a_run_are_those_of_its_newest_save(run: RunPaths) -> None:
     assert weights.newest_model(run) == run.save(10) / "model.safetensors"
     build_denoiser(spec_of(weights=str(run.save(9) / "model.safetensors")), CPU, torch.float32)
     assert weights.load_run_parameters("builtin") is None
+
+
+def test_export_of_a_run(run: RunPaths, tmp_path: Path) -> None:
+    spec = spec_of(weights="random", nc=(4, 4, 4, 4), nb=1, seed=3)
+    run.spec.write_text(dump_spec(replace(spec, train=Train(steps=10))))
+    target = tmp_path / "exported.safetensors"
+    metadata = export("trained-1", target)
+    assert metadata["step"] == "10" and metadata["seed"] == "3" and metadata["nc"] == "(4, 4, 4, 4)"
+    x = image(1, 1, 32, 40)
+    exported, saved = (
+        build_denoiser(spec_of(weights=text), CPU, torch.float32)(x, 0.1) for text in (str(target), "trained-1")
+    )
+    torch.testing.assert_close(exported, saved, rtol=0, atol=2e-3)  # half precision
+    assert weights.load_run_parameters(str(target)) is None
 
 
 def test_runs_without_saves_or_absent(run: RunPaths) -> None:

@@ -46,8 +46,12 @@ def test_a_save_of_the_same_step_replaces_it(run: RunPaths) -> None:
     assert save_steps(run) == [3]
 
 
-@pytest.mark.parametrize("broken", ["truncated model", "truncated state", "changed byte", "no manifest", "torn manifest", "no state"])
-def test_a_broken_newest_save_is_named_and_skipped(run: RunPaths, broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "broken", ["truncated model", "truncated state", "changed byte", "no manifest", "torn manifest", "no state"]
+)
+def test_a_broken_newest_save_is_named_and_skipped(
+    run: RunPaths, broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(run, 1)
     save(run, 2)
     folder = run.save(2)

@@ -47,7 +47,9 @@ def started(file: Path, mode: str) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize("mode,code", [("in Python", EXIT_CANCELLED), ("in C", EXIT_CANCELLED), ("leaving", EXIT_REQUEUE)])
+@pytest.mark.parametrize(
+    "mode,code", [("in Python", EXIT_CANCELLED), ("in C", EXIT_CANCELLED), ("leaving", EXIT_REQUEUE)]
+)
 def test_sigterm_ends_a_rank_at_once(tmp_path: Path, mode: str, code: int) -> None:
     process = started(tmp_path / "e", mode)
     process.send_signal(signal.SIGTERM)

@@ -46,7 +46,12 @@ def test_dealing_is_disjoint_covering_and_even(shape: list[int], patch: int, wor
     grid = TileGrid(tuple(shape), patch, 2)
     dealt = grid.deal(world_size)
     assert sorted(itertools.chain(*dealt)) == list(range(len(grid)))
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    sizes = [len(ids) for ids in dealt]
+    assert max(sizes) - min(sizes) <= 1
+    counts = grid.deal_counts(world_size)
+    assert (counts.most, counts.idle) == (max(sizes), sizes.count(0))
+    assert math.isclose(counts.mean, sum(sizes) / world_size)
+    assert grid.counts == tuple(len(axis) for axis in grid.axes)
 
 
 @pytest.mark.parametrize("image", [2048, 4096])
@@ -63,3 +68,9 @@ def test_none_is_one_tile_with_its_halo() -> None:
 
 def test_a_patch_as_long_as_one_axis_is_one_tile_there() -> None:
     assert TileGrid((20, 100), 20, 4).counts == (1, 5)
+
+
+def test_counting_lists_nothing() -> None:
+    # A slip of the keyboard in a size or a number of ranks must not keep plan busy.
+    grid = TileGrid((10**9, 10**9), 128, 16)
+    assert grid.deal_counts(10**9).most > 0 and grid.work_multiplier > 1

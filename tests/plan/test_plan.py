@@ -35,7 +35,14 @@ def plan_of(*overrides: str, task: Task = "infer", profile: ClusterProfile = LOC
 def test_json_has_the_contracts_keys() -> None:
     value = plan_of(profile=SLURM).to_json()
     assert value.keys() >= CONTRACT
-    assert value["memory"].keys() >= {"forward_gib", "backward_gib", "peak_gib", "allowance_gib", "capacity_gib", "terms"}
+    assert value["memory"].keys() >= {
+        "forward_gib",
+        "backward_gib",
+        "peak_gib",
+        "allowance_gib",
+        "capacity_gib",
+        "terms",
+    }
     assert value["memory"]["capacity_gib"] == 32
     assert value["fits"] is None and value["tiles"] == 4 and value["tiles_per_rank_max"] == 2
     assert all(c.keys() == {"key", "value", "reason"} and c["reason"] for c in value["choices"])
@@ -73,9 +80,15 @@ def test_overrides_are_listed_with_their_origin() -> None:
     [
         (("resources.precision=float64", "resources.gpus=3"), ["3 > 1 operators", "float64"]),
         (("algorithm.step_size=2.5",), ["step_size 2.5 >= 2 / ||A||^2 = 2 "]),
-        (("problem.physics={name: multiframe_superres, factor: 1}", "algorithm.step_size=0.6"), ["0.6 >= 2 / ||A||^2 = 0.5 "]),
+        (
+            ("problem.physics={name: multiframe_superres, factor: 1}", "algorithm.step_size=0.6"),
+            ["0.6 >= 2 / ||A||^2 = 0.5 "],
+        ),
         (('problem.data={truth: "/nowhere/*.png"}',), ["no file matches problem.data.truth: /nowhere/*.png"]),
-        (("denoiser={name: dncnn, weights: /nowhere/w.safetensors}",), ["no file matches denoiser.weights: /nowhere/w.safetensors"]),
+        (
+            ("denoiser={name: dncnn, weights: /nowhere/w.safetensors}",),
+            ["no file matches denoiser.weights: /nowhere/w.safetensors"],
+        ),
         (("denoiser={name: drunet, weights: pretrained}",), ["pretrained weights are missing", "dptrain prepare"]),
     ],
 )

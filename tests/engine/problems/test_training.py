@@ -7,9 +7,12 @@ import importlib.util
 import pytest
 import torch
 
+from dptrain.engine.denoisers import build_denoiser
+from dptrain.engine.problems.random_fields import normal_like
 from dptrain.engine.problems.sources import photo_path
 from dptrain.engine.problems.training import Mixed, listed, mixed, photographs
 from dptrain.errors import UsageError
+from dptrain.spec.schema import Denoiser, Problem, Spec
 
 needs_photographs = pytest.mark.skipif(
     any(importlib.util.find_spec(package) is None for package in ("skimage", "sklearn")),
@@ -37,6 +40,22 @@ def test_the_demonstration_photograph_is_not_there_under_another_name() -> None:
     for which in ("training", "held_out"):
         for photograph in listed(which):
             assert photograph.path().is_file() and photograph.path().read_bytes() != demo
+
+
+@needs_photographs
+@pytest.mark.parametrize(("channels", "documented_db"), [(3, (33.19, 30.16, 27.21)), (1, (32.67, 29.44, 26.39))])
+def test_builtin_weights_reach_what_is_documented(channels: int, documented_db: tuple[float, ...]) -> None:
+    """On the photographs and noise of benchmarks/denoiser.py, which also measures what they are compared with."""
+    spec = Spec(name="test", problem=Problem(image_size=(256, 256), channels=channels), denoiser=Denoiser())
+    denoiser = build_denoiser(spec, torch.device("cpu"), torch.float32).eval()
+    for sigma, documented in zip((0.05, 0.1, 0.2), documented_db, strict=True):
+        values = []
+        for i, image in enumerate(photographs(image_size=(256, 256), channels=channels)):
+            truth = image[None].float()
+            with torch.no_grad():
+                estimate = denoiser(truth + sigma * normal_like(("benchmark", i), truth), sigma)
+            values.append(-10 * float(torch.log10((estimate - truth).square().mean())))
+        assert sum(values) / len(values) == pytest.approx(documented, abs=0.02)
 
 
 @needs_photographs
