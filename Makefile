@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel-check ci acceptance weights slurm-up slurm-down clean
+.PHONY: help setup demo test check format docs wheel-check ci acceptance weights slurm-up slurm-down clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -38,6 +38,9 @@ check: $(STAMP)  ## ruff and mypy --strict
 format: $(STAMP)  ## rewrite the code as `make check` wants it
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+docs: $(STAMP)  ## write docs/spec.md from the texts in dptrain/spec/
+	$(PY) scripts/spec_reference.py
 
 wheel-check: $(STAMP)  ## build the wheel and look into it
 	$(PY) scripts/wheel_check.py

@@ -47,6 +47,7 @@ def print_findings(findings: list[Finding]) -> None:
     """One line each, coloured in a terminal."""
     styles = {"ok": "green", "warn": "yellow", "fail": "red"}
     for finding in findings:
-        console().print(f"{finding.level:<5} {finding.name}: {finding.found}", style=styles[finding.level])
+        text = f"{finding.level:<5} {finding.name}: {finding.found}"
+        console().print(text, style=styles[finding.level], soft_wrap=True)
         if finding.advice:
             say(f"      {finding.advice}")

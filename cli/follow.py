@@ -124,13 +124,13 @@ def conclude(paths: RunPaths, *, as_json: bool, waited: bool) -> None:
     (status,) = run_status([paths])
     if as_json:
         print_json(status.to_json(ranks=True))
-    elif not waited:
+    elif not waited and not status.bad:
         say(f"{status.run}: {status.state}; folder {status.run_dir}")
         say(f"look: dptrain status {status.run}    end: dptrain cancel {status.run}")
     elif not status.bad:
         for line in result_lines(status, paths):
             say(line)
-    if waited and status.bad:
+    if status.bad:
         raise RunFailed(failure_text(status, paths))
 
 

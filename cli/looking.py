@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from dptrain.cli.output import console, print_table, say
+from dptrain.cli.output import console, note, print_table, say
 from dptrain.errors import Interrupted
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.status.model import RunStatus, first_word
 from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row_style, table_row
 from dptrain.status.state import Scheduler, run_status
 
+if TYPE_CHECKING:
+    from dptrain.report.results import Row
+
 WATCH_S = 2.0
 PLAIN_WATCH_S = 10.0
 EXPENDABLE = ("PEAK", "JOB", "LOSS", "S/STEP", "PSNR dB", "ETA")
+EXPENDABLE_OF_REPORT = ("LAYOUT", "PEAK", "LOSS", "TASK", "S/STEP", "SSIM")
 EXPENDABLE_OF_RANKS = ("SENT", "PID", "PEAK", "HOST")
 
 
@@ -41,6 +46,14 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
     for status in statuses:
         if (text := remark(status)) is not None:
             say(text)
+
+
+def print_report(rows: Sequence[Row]) -> None:
+    """The short table of results."""
+    from dptrain.report.results import TABLE_HEADER as HEADER
+    from dptrain.report.results import table_row
+
+    print_table(HEADER, [table_row(row) for row in rows], (), EXPENDABLE_OF_REPORT)
 
 
 def watch(runs: Sequence[RunPaths], ranks: bool, quiet: bool = False) -> list[RunStatus]:
@@ -77,11 +90,14 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
 
 def print_logs(paths: RunPaths, *, rank: int | None, failed: bool, follow: bool) -> None:
     """The logs one after the other, or as they grow."""
-    from dptrain.status.logs import follow_logs, logs_of, read_log
+    from dptrain.status.logs import follow_logs, logs_of, nothing_to_read, read_log
 
     (status,) = run_status([paths])
     if not follow:
-        for log in logs_of(paths, status, rank=rank, failed_first=failed):
+        logs = logs_of(paths, status, rank=rank, failed_first=failed)
+        if not logs:
+            note(nothing_to_read(paths, status))
+        for log in logs:
             say(f"==> {log.title}: {log.path} <==")
             for piece in read_log(log):
                 sys.stdout.write(piece)

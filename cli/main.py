@@ -5,6 +5,7 @@ Command modules import what they call inside the functions, so that `--help`, co
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -22,6 +23,9 @@ class Commands(TyperGroup):
     """Commands in the order of their registration; a `DptrainError` prints as one message and sets the exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a message may hold what the terminal's encoding cannot
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except DptrainError as error:

@@ -41,13 +41,15 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """JSON on stdout; other programs read it."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    print(json.dumps(value, indent=2, ensure_ascii=ascii_only, allow_nan=False), flush=True)
 
 
 def print_error(error: DptrainError) -> None:
     """The message of an error on stderr, red in a terminal."""
     if sys.stderr.isatty():
-        console(stderr=True).print(f"dptrain: {error}", style="red")
+        # Not wrapped: a command in the advice must survive copying.
+        console(stderr=True).print(f"dptrain: {error}", style="red", soft_wrap=True)
     else:
         note(f"dptrain: {error}")
 

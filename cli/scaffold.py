@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -11,19 +12,20 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from dptrain.errors import UsageError
+from dptrain.records.places import writing
 
 _NAME_LINE = re.compile(r"^name:[ \t]*[^\s#]+", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def listing() -> str:
-    """Every template and profile with its first comment line."""
+    """Every template and profile with the first sentence of its comment."""
     parts = []
     for title, folder in (("templates", _templates()), ("cluster profiles", _profiles())):
         files = sorted(_yaml_files(folder), key=lambda file: file.name)
         width = max((len(_stem(file)) for file in files), default=0)
         parts.append(f"{title}:")
-        parts += [f"  {_stem(file).ljust(width)}  {_first_comment(file)}".rstrip() for file in files]
+        parts += [f"  {_stem(file).ljust(width)}  {_first_sentence(file)}".rstrip() for file in files]
     return "\n".join(parts)
 
 
@@ -48,8 +50,9 @@ def write(name: str, template: str, profile: str | None, folder: Path) -> list[P
         if path.exists():
             raise UsageError(f"{path} exists already and is not overwritten; choose another name, or remove it")
     for path, content in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        with writing("the file", path, "the same command in a folder that can be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
     return [path for path, _ in files]
 
 
@@ -81,8 +84,8 @@ def _find(folder: Traversable, name: str, what: str) -> Traversable:
     raise UsageError(f"no {what} {name!r}\n    write: {near[0] if near else ', '.join(sorted(known))}")
 
 
-def _first_comment(file: Traversable) -> str:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            return line.lstrip("# ").rstrip()
-    return ""
+def _first_sentence(file: Traversable) -> str:
+    lines = itertools.dropwhile(lambda line: not line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    paragraph = itertools.takewhile(lambda line: line.startswith("# "), lines)
+    text = " ".join(line.removeprefix("# ").strip() for line in paragraph)
+    return re.split(r"(?<=\.)\s+(?=[A-Z`])", text, maxsplit=1)[0]

@@ -89,7 +89,7 @@ def _refresh(grid: Grid) -> Grid:
     for paths in find_runs(sweep_root(grid.profile)):
         try:
             intent = read_intent(paths)
-        except (ValueError, TypeError):  # a damaged run is none of ours to judge; status names it
+        except (OSError, ValueError):  # a damaged run is none of ours to judge; status names it
             continue
         if intent.fingerprint in wanted and intent.submission != "dry-run":
             candidates.append((intent.fingerprint, paths))

@@ -46,20 +46,28 @@ def logs(
 
 def report(
     runs: Runs,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows there instead.")] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write every column there, also those of the spec; `-`: print them."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One row per run: its spec, its numbers."""
+    """One row per run: how it went, and with --csv or --json everything that is known of it."""
+    from dptrain.cli.looking import print_report
     from dptrain.records.index import resolve_run
     from dptrain.report.results import result_rows, to_csv, write_csv
     from dptrain.status.state import run_status
 
     chosen = [resolve_run(text) for text in runs]
     rows = result_rows(chosen, run_status(chosen))
-    if csv is not None:
+    if csv is not None and str(csv) == "-":
+        say(to_csv(rows).rstrip("\n"))
+    elif csv is not None:
         write_csv(csv, rows)
         say(f"{len(rows)} rows: {csv}")
     elif as_json:
         print_json(rows)
     else:
-        say(to_csv(rows).rstrip("\n"))
+        print_report(rows)

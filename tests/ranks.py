@@ -18,21 +18,24 @@ TIMEOUT_S = 120
 
 
 class RankPool:
-    """Processes 0..n-1, started when first needed."""
+    """Processes 0..n-1, started when first needed.
+
+    All runs share one store, each under its own prefix: a connection to a new one takes five seconds now and then in sandboxes.
+    """
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._members: list[tuple[Any, multiprocessing.connection.Connection]] = []
+        self._store: Any = None
+        self._runs = 0
 
     def run(self, world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Results of `function(env, *args)` on every rank."""
         while len(self._members) < world_size:
             self._start()
-        import torch.distributed as dist
-
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._runs += 1
         for rank in range(world_size):
-            self._members[rank][1].send((function, rank, world_size, store.port, args))
+            self._members[rank][1].send((function, rank, world_size, self._runs, args))
         outcomes = []
         for rank in range(world_size):
             pipe = self._members[rank][1]
@@ -53,23 +56,28 @@ class RankPool:
         self._members.clear()
 
     def _start(self) -> None:
+        if self._store is None:
+            import torch.distributed as dist
+
+            self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process = self._context.Process(target=_serve, args=(theirs, self._store.port), daemon=True)
         process.start()
         theirs.close()
         self._members.append((process, ours))
 
 
-def _serve(pipe: multiprocessing.connection.Connection) -> None:
+def _serve(pipe: multiprocessing.connection.Connection, port: int) -> None:
     import torch
     import torch.distributed as dist
 
     from dptrain.engine.context import RankEnvironment
 
     torch.set_num_threads(1)
+    every_run = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     while True:
         try:
-            function, rank, world_size, port, args = pipe.recv()
+            function, rank, world_size, run, args = pipe.recv()
         except EOFError:
             return
         env = RankEnvironment(
@@ -84,7 +92,7 @@ def _serve(pipe: multiprocessing.connection.Connection) -> None:
         env.export()
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         try:
-            store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            store = dist.PrefixStore(str(run), every_run)
             dist.init_process_group(
                 "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT_S / 2)
             )

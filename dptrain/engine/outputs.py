@@ -127,10 +127,12 @@ def _side_by_side(panels: list[tuple[str, torch.Tensor]], psnr_db: list[float], 
 
 def _curve(values: list[float], x_label: str, y_label: str, path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(5, 3.4), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.plot(range(len(values)), values, marker="." if len(values) <= 60 else "")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)

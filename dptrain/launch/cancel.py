@@ -11,6 +11,7 @@ from dptrain.launch.local import rank_pids, supervisor_alive
 from dptrain.records.events import append_event
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import RunPaths
+from dptrain.records.reading import problem_of
 from dptrain.scheduler.commands import NoAnswer, run_command
 from dptrain.scheduler.query import query_jobs
 
@@ -22,8 +23,18 @@ def cancel(paths: RunPaths) -> str:
     """End the run; one message that says what was done.
 
     :raises UsageError: for a run that was never submitted, or a local run of another host.
-    :raises StateUnknown: where the scheduler does not answer.
+    :raises StateUnknown: where the scheduler does not answer, or the run's files cannot be read.
     """
+    try:
+        return _cancel(paths)
+    except (OSError, ValueError) as error:
+        raise StateUnknown(
+            f"{paths.run_id} was not cancelled: {problem_of(error, paths.dir)}\n"
+            f"    the job, if it still runs, is known to `squeue --me`, or by its folder: pgrep -af {paths.run_id}"
+        ) from None
+
+
+def _cancel(paths: RunPaths) -> str:
     intent = read_intent(paths)
     if intent.job_id is None:
         raise UsageError(f"{intent.run} was never submitted ({intent.submission}): there is nothing to cancel")

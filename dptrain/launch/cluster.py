@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from dptrain.scheduler.commands import NoAnswer, run_command
+from dptrain.errors import UsageError
+from dptrain.scheduler.commands import NoAnswer, run_command, says_no_slurm
 from dptrain.spec.cluster import ClusterProfile
-from dptrain.spec.profiles import load_profile, profile_names
+from dptrain.spec.profiles import load_profile, own_profile_names
 from dptrain.spec.schema import Spec
 
-BUILT_IN = ("local", "generic-slurm", "jean-zay")
 ANSWER_TIMEOUT_S = 5.0
 
 
@@ -17,6 +17,7 @@ def choose_cluster(cli_name: str | None, spec: Spec) -> tuple[ClusterProfile, st
     """(profile, reason): `--cluster`, `DPTRAIN_CLUSTER`, the spec, SLURM if a controller answers, this machine.
 
     :raises SpecError: where the chosen profile does not exist or is wrong.
+    :raises UsageError: where SLURM answers and several profiles could be meant.
     """
     if cli_name:
         return load_profile(cli_name), "--cluster names it"
@@ -24,9 +25,10 @@ def choose_cluster(cli_name: str | None, spec: Spec) -> tuple[ClusterProfile, st
         return load_profile(from_environment), "DPTRAIN_CLUSTER names it"
     if spec.cluster:
         return load_profile(spec.cluster), "the spec names it"
-    answer = controller_answers()
-    if answer is not None:
-        return load_profile("local"), f"no SLURM controller: {answer}"
+    silent = controller_answers()
+    if silent is not None:
+        reason = "no SLURM on this machine" if says_no_slurm(silent) else "no SLURM controller answers"
+        return load_profile("local"), reason
     return _slurm_profile()
 
 
@@ -44,10 +46,13 @@ def controller_answers() -> str | None:
 
 def _slurm_profile() -> tuple[ClusterProfile, str]:
     # Somebody who wrote one profile for this site means it; of several, none can be guessed.
-    own = [p for p in map(load_profile, (n for n in profile_names() if n not in BUILT_IN)) if p.launcher == "slurm"]
+    own = [p for p in map(load_profile, own_profile_names()) if p.launcher == "slurm"]
     if len(own) == 1:
         return own[0], "a SLURM controller answers, and it is your only SLURM profile"
-    reason = "a SLURM controller answers"
     if own:
-        reason += f"; --cluster picks one of your own: {', '.join(p.name for p in own)}"
-    return load_profile("generic-slurm"), reason
+        names = ", ".join(profile.name for profile in own)
+        raise UsageError(
+            f"a SLURM controller answers, and there are several SLURM profiles of your own: {names}\n"
+            f"    write: --cluster {own[0].name}, or `cluster: {own[0].name}` in the spec"
+        )
+    return load_profile("generic-slurm"), "a SLURM controller answers"

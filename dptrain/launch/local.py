@@ -14,6 +14,7 @@ from dptrain.records.events import read_events
 from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.process import Alive, alive, start_ticks
+from dptrain.records.reading import whole_number
 from dptrain.scheduler.commands import without_rank
 from dptrain.spec.cluster import ClusterProfile
 
@@ -44,13 +45,16 @@ def supervisor_alive(paths: RunPaths) -> Alive:
     intent = read_intent(paths)
     if intent.launcher != "local" or intent.job_id is None:
         return "gone"
-    pid = int(intent.job_id)
+    if (pid := whole_number(int(intent.job_id), 1)) is None:
+        raise ValueError(f"{paths.intent}: {intent.job_id!r} is no pid")
     _reap(pid)
     launched = [
         e for k in paths.attempts() for e in read_events(paths.attempt(k).launcher_events) if e["kind"] == "launched"
     ]
     mine = [e for e in launched if e.get("pid") == pid]
-    return alive(pid, intent.host, mine[-1].get("start_ticks") if mine else None)
+    state = alive(pid, intent.host, whole_number(mine[-1].get("start_ticks"), most=10**18) if mine else None)
+    # Before it has noted itself, or where its note is lost, its command line tells it from one that reuses the pid.
+    return "gone" if state == "alive" and not mine and SUPERVISOR not in _words_of(pid) else state
 
 
 def wait_local(paths: RunPaths, timeout_s: float | None = None) -> int | None:
@@ -75,13 +79,17 @@ def rank_pids(paths: RunPaths) -> list[int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has just ended, or it is another user's
-            continue
+        words = _words_of(int(entry.name))
         if SUPERVISOR in words and words[words.index(SUPERVISOR) + 1 :][:2] == wanted and start_ticks(int(entry.name)):
             found.append(int(entry.name))
     return sorted(found)
+
+
+def _words_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # it has just ended, or it is another user's
+        return []
 
 
 def _check(profile: ClusterProfile | None) -> None:

@@ -31,9 +31,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from dptrain.records.reading import open_file, parse_json
 
 Event = dict[str, Any]
 
@@ -42,12 +44,15 @@ class EventLog:
     """Appends events to one file; each line is one `write`, so that a reader sees whole lines but the last."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event; `t` is now. Non-finite numbers are written as null, since JSON has none."""
         record = {"kind": kind, "t": round(time.time(), 3), **fields}
-        os.write(self._fd, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
+        # A lone surrogate, as in the name of a file that is not UTF-8, becomes its JSON escape.
+        text = json.dumps(_finite(record), ensure_ascii=False).encode("utf-8", errors="backslashreplace")
+        os.write(self._fd, text + b"\n")
 
     def close(self) -> None:
         os.close(self._fd)
@@ -63,20 +68,37 @@ def append_event(path: Path, kind: str, **fields: Any) -> None:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Every whole line of the file, oldest first; a file that is absent has none, a torn line is skipped."""
+    """Every whole line of the file, oldest first; a file that is absent has none, a torn line is skipped.
+
+    :raises ValueError: where something else than such a file is in its place.
+    """
     try:
-        text = path.read_bytes()
+        with open_file(path) as file:
+            text = file.read()
     except FileNotFoundError:
         return
-    for line in text.split(b"\n"):
-        if not line.strip():
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and "kind" in event:
-            yield event
+    yield from parse_events(text.split(b"\n"), path)
+
+
+def parse_events(lines: Sequence[bytes], path: Path) -> list[Event]:
+    """The events of some lines of a file, without those that are torn.
+
+    :raises ValueError: where not even one of several lines is an event, so that it is no file of events.
+    """
+    written = [line for line in lines if line.strip()]
+    events = [event for line in written if (event := _parse_line(line)) is not None]
+    torn = len(lines) == 1 and lines[0].startswith(b"{")
+    if written and not events and not torn:
+        raise ValueError(f"{path}: no line of it is an event")
+    return events
+
+
+def _parse_line(line: bytes) -> Event | None:
+    try:
+        event = parse_json(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
 
 
 def _finite(value: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from pathlib import Path
 
 from dptrain.errors import NoSuchRun
+from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths, runs_root
 
 LAST = "last"
@@ -75,15 +75,18 @@ def _listed(ids: list[str], most: int = 5) -> str:
 
 
 def _is_run(directory: Path) -> bool:
-    return RunPaths(directory).intent.is_file()
+    # Whatever it is: a run with a damaged intent is one to be named, not one that is absent.
+    return os.path.lexists(RunPaths(directory).intent)
 
 
 def _created_s(run: RunPaths) -> float | None:
     """When a run was asked for; None for a folder that is no run. A damaged intent counts by its file's age."""
     try:
-        created = json.loads(run.intent.read_bytes()).get("created_s")
-        return float(created)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, TypeError, AttributeError):
-        return run.intent.stat().st_mtime
+        return read_intent(run).created_s
+    except (OSError, ValueError):
+        try:
+            return run.intent.lstat().st_mtime
+        except FileNotFoundError:
+            return None
+        except OSError:  # a folder that nobody here may look into
+            return 0.0

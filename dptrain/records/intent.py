@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from dptrain.records.paths import RunPaths
+from dptrain.records.reading import open_file, parse_json, real_number, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +41,34 @@ class Intent:
     """Hash of the spec's content: what a sweep uses to see that a run is already done."""
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_FITS: dict[str, Callable[[object], bool]] = {
+    "run": _is_text,
+    "task": lambda value: value in ("train", "infer"),
+    "launcher": lambda value: value in ("local", "slurm"),
+    "cluster": _is_text,
+    "world_size": lambda value: isinstance(value, int) and whole_number(value, 1, 10**6) is not None,
+    "steps": lambda value: isinstance(value, int) and whole_number(value) is not None,
+    "created_s": lambda value: real_number(value, 1e12) is not None,
+    "submission": lambda value: value in ("submitting", "submitted", "refused", "dry-run"),
+    **dict.fromkeys(("refusal", "job_id", "host", "sweep", "fingerprint"), _is_text_or_none),
+}
+"""Which values a field of the file may have."""
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file so that a reader sees the old or the new one, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.write_text(
+        json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace"
+    )
     beside.replace(path)
 
 
@@ -52,9 +78,19 @@ def write_intent(paths: RunPaths, intent: Intent) -> None:
 
 
 def read_intent(paths: RunPaths) -> Intent:
-    """Read intent.json. Raises FileNotFoundError where there is none, ValueError where it is not one."""
-    value = json.loads(paths.intent.read_text(encoding="utf-8"))
-    known = {k: v for k, v in value.items() if k in Intent.__dataclass_fields__}
+    """Read intent.json. Raises OSError where it cannot be read, ValueError where it is not one; both name the file."""
+    with open_file(paths.intent) as file:
+        text = file.read()
+    try:
+        value = parse_json(text)
+        if not isinstance(value, dict):
+            raise ValueError(f"holds {type(value).__name__}, not the description of a run")
+        known = {k: v for k, v in value.items() if k in Intent.__dataclass_fields__}
+        wrong = [f"{key} is {known.get(key)!r:.60}" for key, fits in _FITS.items() if not fits(known.get(key))]
+        if wrong:
+            raise ValueError(f"wrong values: {', '.join(wrong)}")
+    except ValueError as error:
+        raise ValueError(f"{paths.intent}: {error}") from None
     return Intent(**known)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.jsonl")
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,6}")
 
 
 def runs_root() -> Path:
@@ -43,7 +47,8 @@ class AttemptPaths:
 
     def ranks(self) -> list[int]:
         """Ranks that have written events, ascending."""
-        return sorted(int(p.stem[5:]) for p in self.dir.glob("rank-*.jsonl"))
+        found = (_RANK.fullmatch(path.name) for path in self.dir.glob("rank-*.jsonl"))
+        return sorted(int(match[1]) for match in found if match is not None)
 
 
 @dataclass(frozen=True)
@@ -116,10 +121,12 @@ class RunPaths:
         return AttemptPaths(self.attempts_dir / str(number))
 
     def attempts(self) -> list[int]:
-        """Numbers of the attempts that exist, ascending."""
-        if not self.attempts_dir.is_dir():
+        """Numbers of the attempts that exist, ascending. Raises OSError where something else is in the folder's place."""
+        try:
+            names = os.listdir(self.attempts_dir)
+        except FileNotFoundError:
             return []
-        return sorted(int(p.name) for p in self.attempts_dir.iterdir() if p.name.isdigit())
+        return sorted(int(name) for name in names if _ATTEMPT.fullmatch(name))
 
     def create(self) -> None:
         """Make every folder; all exist before submission. Raises FileExistsError for a run that exists."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,14 @@ RANK_VARIABLES = frozenset(_RANK_VARIABLES.split())
 _RANK_PREFIXES = ("TORCHELASTIC_", "PMI_", "PMIX_", "PMI2_", "OMPI_")
 _SCHEDULER_PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SINFO_")
 _DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"})
+
+
+_NO_SLURM = re.compile(r"is not installed|configuration (file|source)|cannot stat file", re.IGNORECASE)
+
+
+def says_no_slurm(words: str) -> bool:
+    """Whether a command's words mean that this machine belongs to no cluster: no programs, or no configuration."""
+    return _NO_SLURM.search(words) is not None
 
 
 class NoAnswer(Exception):

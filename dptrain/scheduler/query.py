@@ -38,7 +38,7 @@ class JobInfo:
     raw_state: str
     """SLURM's own word."""
     reason: PendingReason
-    """Why it is pending; empty word where it is not."""
+    """Why it is pending, or what SLURM notes of its end; empty word where there is nothing."""
     nodes: str | None
     """The node list in SLURM's form (`n[1-2]`), None before the start."""
     exit_code: int | None
@@ -138,7 +138,7 @@ def parse_line(line: str) -> Iterator[JobInfo]:
             job_id=job_id,
             state=state,
             raw_state=values["State"],
-            reason=pending_reason(values["Reason"] if state == "queued" else ""),
+            reason=pending_reason(values["Reason"] if state == "queued" or state in FINISHED else ""),
             nodes=_known(values["NodeList"]),
             exit_code=code,
             exit_signal=ended_by,

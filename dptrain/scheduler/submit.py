@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptrain.errors import StateUnknown, SubmissionRejected
-from dptrain.scheduler.commands import NoAnswer, run_command
+from dptrain.scheduler.commands import NoAnswer, run_command, says_no_slurm
 from dptrain.scheduler.query import find_by_comment
 
 SUBMIT_TIMEOUT_S = 120.0
 LOOK_UP_S = (0.0, 1.0, 3.0, 6.0)
 """Pauses before each look for a submission that got no clear answer: the controller may still be at it."""
+NO_SLURM_ADVICE = "\n    write: dptrain doctor, which says what is missing here; or --cluster local"
 _UNCLEAR = re.compile(
     r"timed out|did not answer|Unable to contact|Connection refused|Zero Bytes|Communication|Transport", re.I
 )
@@ -60,7 +61,7 @@ def submit_script(script: Path, *, chdir: Path, comment: str, options: Sequence[
     except NoAnswer as error:
         problem = str(error)
         if "not installed" in problem:
-            raise SubmissionRejected(f"{problem} on this machine") from None
+            raise SubmissionRejected(f"{problem} on this machine{NO_SLURM_ADVICE}") from None
     else:
         match = re.search(r"^Submitted batch job (\d+)", answer.out, flags=re.MULTILINE)
         if answer.exit_code == 0 and match:
@@ -69,7 +70,8 @@ def submit_script(script: Path, *, chdir: Path, comment: str, options: Sequence[
     accepted = _look_up(comment, problem)
     if accepted is not None:
         return accepted
-    raise SubmissionRejected(problem + _unused_variables())
+    advice = NO_SLURM_ADVICE if says_no_slurm(problem) else ""
+    raise SubmissionRejected(problem + advice + _unused_variables())
 
 
 def _look_up(comment: str, problem: str) -> str | None:

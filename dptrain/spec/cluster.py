@@ -58,7 +58,7 @@ class ClusterProfile:
     python: str | None = None
     """Python on the compute nodes; default: the one that runs dptrain."""
     extra_sbatch: Mapping[str, str] = field(default_factory=dict)
-    """Further header lines; keys from `EXTRA_SBATCH_KEYS`; an empty value is a flag without one."""
+    """Further lines of the sbatch header: `{reservation: NAME}`; true for a flag without a value."""
     intra_node_gb_s: PositiveFloat | None = None
     """Bandwidth between ranks of one node in GB/s (1e9 bytes); for plan."""
     inter_node_gb_s: PositiveFloat | None = None

@@ -47,7 +47,12 @@ def user_folder() -> Path:
 
 def profile_names() -> list[str]:
     """Every name that `load_profile` takes, sorted."""
-    return sorted({p.name.removesuffix(".yaml") for p in _folder_files(user_folder())} | set(_built_in()))
+    return sorted({*own_profile_names(), *_built_in()})
+
+
+def own_profile_names() -> list[str]:
+    """Names of the user's own profiles, also of one that replaces a built-in one, sorted."""
+    return sorted(p.name.removesuffix(".yaml") for p in _folder_files(user_folder()))
 
 
 def load_profile(name: str) -> ClusterProfile:
@@ -60,7 +65,7 @@ def load_profile(name: str) -> ClusterProfile:
         text = files("dptrain.templates").joinpath("clusters", f"{name}.yaml").read_text(encoding="utf-8")
         return parse_profile(text, name, Source(label=f"{name}.yaml (built-in)", folder=Path.cwd()))
     near = nearest(name, profile_names())
-    found = f"there is no cluster profile {name!r}; there are: {', '.join(profile_names())}"
+    found = f"there is none called {name!r}; there are: {', '.join(profile_names())}"
     raise SpecError([Problem("cluster profile", found, near or f"a file {user_folder()}/NAME.yaml")])
 
 

@@ -271,4 +271,4 @@ class Spec:
     sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Key -> list of values; a comma-joined key couples its values, each value then a list of the same length."""
     cluster: Annotated[str, NAME] | None = None
-    """Cluster profile, see `spec/cluster.py`."""
+    """Name of a cluster profile, one of your own or a built-in one; `dptrain init --list` lists these."""

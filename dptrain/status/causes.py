@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dptrain.records.events import Event
-from dptrain.status.collect import REQUEUE_CODE, AttemptRecord, RankRecord, RunRecords, int_of, number_of, text_of
+from dptrain.status.collect import REQUEUE_CODE, AttemptRecord, RankRecord, RunRecords, int_of, seconds_of, text_of
 from dptrain.status.model import Failure
 from dptrain.status.srun import SrunMessage
 
@@ -51,7 +51,7 @@ def only_follower(attempt: AttemptRecord) -> Cause | None:
 def sigterm_s(attempt: AttemptRecord) -> float | None:
     """When the first rank left because of SIGTERM."""
     times = [
-        number_of(rank.failure, "t") or 0.0
+        seconds_of(rank.failure, "t") or 0.0
         for rank in attempt.ranks
         if rank.failure is not None and rank.failure.get("class") == "cancelled"
     ]
@@ -72,7 +72,7 @@ def _from_record(rank: RankRecord) -> Cause:
     assert rank.failure is not None
     event = rank.failure
     return Cause(
-        t=number_of(event, "t") or 0.0,
+        t=seconds_of(event, "t") or 0.0,
         source="records",
         failure=Failure(
             kind=text_of(event, "class") or "unknown",
@@ -87,7 +87,7 @@ def _from_record(rank: RankRecord) -> Cause:
 
 
 def _from_exit(event: Event, attempt: AttemptRecord, records: RunRecords) -> Cause | None:
-    number, code = int_of(event, "rank"), int_of(event, "exitcode")
+    number, code = int_of(event, "rank"), int_of(event, "exitcode", -256)
     rank = _rank(attempt, number)
     ended_by_launcher = bool(event.get("ended_by_launcher"))
     if ended_by_launcher or code in (0, REQUEUE_CODE, *CANCEL_CODES) or (rank is not None and rank.failure is not None):
@@ -95,7 +95,7 @@ def _from_exit(event: Event, attempt: AttemptRecord, records: RunRecords) -> Cau
     signal = text_of(event, "signal")
     host = text_of(event, "host") or (rank.host if rank else None)
     failure = _death(rank, number, host, signal, code, records.log_tail)
-    return Cause(t=number_of(event, "t") or 0.0, source="launcher", failure=failure)
+    return Cause(t=seconds_of(event, "t") or 0.0, source="launcher", failure=failure)
 
 
 def _from_srun(message: SrunMessage, attempt: AttemptRecord, records: RunRecords) -> Cause | None:

@@ -6,23 +6,24 @@ Records are other processes' words, possibly of an older version: a field of a w
 from __future__ import annotations
 
 import io
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dptrain.records.events import Event
+from dptrain.records.events import Event, parse_events
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import AttemptPaths, RunPaths
 from dptrain.records.process import Alive, alive
+from dptrain.records.reading import open_file, real_number, whole_number
 from dptrain.scheduler.sbatch import setup_failure
 from dptrain.status.srun import SrunMessage, parse_srun
 
 HEAD_BYTES = 8 * 1024
 TAIL_BYTES = 128 * 1024
 LOG_TAIL_BYTES = 256 * 1024
+MOST_BYTES = 10**18
 REQUEUE_CODE = 75
 """Exit code of ranks, and then of the attempt, that saved and ask to be started again."""
 _RESTARTED = re.compile(r"\*\*\* JOB .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAIL)")
@@ -71,7 +72,7 @@ class AttemptRecord:
     @property
     def over(self) -> bool:
         """The launcher has ended and starts no further attempt."""
-        return self.ended is not None and int_of(self.ended, "exitcode") != REQUEUE_CODE
+        return self.ended is not None and int_of(self.ended, "exitcode", -256) != REQUEUE_CODE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class RunRecords:
 
 
 def read_run(paths: RunPaths) -> RunRecords:
-    """Read one run. Raises FileNotFoundError or ValueError where there is no readable intent.json."""
+    """Read one run. Raises OSError or ValueError where one of its files is not what it must be."""
     intent = read_intent(paths)
     attempts = tuple(_read_attempt(number, paths.attempt(number)) for number in paths.attempts())
     records = RunRecords(intent=intent, attempts=attempts)
@@ -122,29 +123,17 @@ def read_run(paths: RunPaths) -> RunRecords:
 def read_edges(path: Path) -> list[Event]:
     """Events of the file's two ends; the whole of a small file."""
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except FileNotFoundError:
         return []
     with file:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         if size <= HEAD_BYTES + TAIL_BYTES:
-            return _parse(file.read().split(b"\n"))
+            return parse_events(file.read().split(b"\n"), path)
         head = file.read(HEAD_BYTES).split(b"\n")[:-1]
         file.seek(size - TAIL_BYTES)
-        return _parse([*head, *file.read().split(b"\n")[1:]])
-
-
-def _parse(lines: Iterable[bytes]) -> list[Event]:
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line) if line.strip() else None
-        except ValueError:  # a torn last line
-            continue
-        if isinstance(event, dict) and isinstance(event.get("kind"), str):
-            events.append(event)
-    return events
+        return parse_events([*head, *file.read().split(b"\n")[1:]], path)
 
 
 def _read_attempt(number: int, paths: AttemptPaths) -> AttemptRecord:
@@ -155,8 +144,8 @@ def _read_attempt(number: int, paths: AttemptPaths) -> AttemptRecord:
 
 def attempt_record(number: int, ranks: Sequence[RankRecord], launcher: Sequence[Event]) -> AttemptRecord:
     """One attempt from its ranks and the launcher's events."""
-    times = [t for t in (*(r.last_seen_s for r in ranks), *(number_of(e, "t") for e in launcher)) if t is not None]
-    cancels = [number_of(e, "t") or 0.0 for e in launcher if e["kind"] == "cancel"]
+    times = [t for t in (*(r.last_seen_s for r in ranks), *(seconds_of(e, "t") for e in launcher)) if t is not None]
+    cancels = [seconds_of(e, "t") or 0.0 for e in launcher if e["kind"] == "cancel"]
     return AttemptRecord(
         number=number,
         ranks=tuple(ranks),
@@ -181,10 +170,12 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         phase=_last_text(events, "phase"),
         step=max((int_of(e, "step") or 0 for e in events), default=0),
         steps=_last_int(events, "steps"),
-        last_seen_s=max((t for e in events if (t := number_of(e, "t")) is not None), default=None),
-        step_times_s=tuple(s for e in steps if (s := number_of(e, "seconds")) is not None),
-        peak_memory_bytes=max((b for e in events if (b := int_of(e, "peak_memory_bytes")) is not None), default=None),
-        bytes_sent=_last_int(events, "bytes_sent"),
+        last_seen_s=max((t for e in events if (t := seconds_of(e, "t")) is not None), default=None),
+        step_times_s=tuple(s for e in steps if (s := seconds_of(e, "seconds")) is not None),
+        peak_memory_bytes=max(
+            (b for e in events if (b := int_of(e, "peak_memory_bytes", most=MOST_BYTES)) is not None), default=None
+        ),
+        bytes_sent=_last_int(events, "bytes_sent", MOST_BYTES),
         psnr_db=next((v for e in reversed(steps) if (v := number_of(e, "psnr_db")) is not None), None),
         loss=next((v for e in reversed(steps) if (v := number_of(e, "loss")) is not None), None),
         final=any(e["kind"] == "final" for e in events),
@@ -195,16 +186,17 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
 
 def number_of(event: Event, key: str) -> float | None:
     """A finite number, or None."""
-    value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
-        return None
-    return float(value)
+    return real_number(event.get(key))
 
 
-def int_of(event: Event, key: str) -> int | None:
-    """A whole number, or None."""
-    value = number_of(event, key)
-    return None if value is None else int(value)
+def seconds_of(event: Event, key: str) -> float | None:
+    """A time or a duration, or None."""
+    return None if (value := real_number(event.get(key), 1e12)) is None or value < 0 else value
+
+
+def int_of(event: Event, key: str, least: int = 0, most: int = 10**9) -> int | None:
+    """A whole number in this range, or None."""
+    return whole_number(event.get(key), least, most)
 
 
 def text_of(event: Event, key: str) -> str | None:
@@ -217,8 +209,8 @@ def _last_text(events: Sequence[Event], key: str) -> str | None:
     return next((v for e in reversed(events) if (v := text_of(e, key)) is not None), None)
 
 
-def _last_int(events: Sequence[Event], key: str) -> int | None:
-    return next((v for e in reversed(events) if (v := int_of(e, key)) is not None), None)
+def _last_int(events: Sequence[Event], key: str, most: int = 10**9) -> int | None:
+    return next((v for e in reversed(events) if (v := int_of(e, key, most=most)) is not None), None)
 
 
 def _all_final(attempt: AttemptRecord, intent: Intent) -> bool:
@@ -230,8 +222,8 @@ def _supervisor(intent: Intent, latest: AttemptRecord | None) -> Alive:
         return "unknown"
     launched = latest.launched if latest else None
     if launched is not None and (pid := int_of(launched, "pid")) is not None:
-        return alive(pid, text_of(launched, "host"), int_of(launched, "start_ticks"))
-    if intent.job_id is not None and intent.job_id.isdigit():
+        return alive(pid, text_of(launched, "host"), int_of(launched, "start_ticks", most=10**18))
+    if intent.job_id is not None and re.fullmatch("[0-9]{1,9}", intent.job_id):
         return alive(int(intent.job_id), intent.host, None)
     return "unknown"
 
@@ -256,11 +248,11 @@ def _newest_attempt(log: str, attempt: int) -> str:
 def tail_text(path: Path, limit: int) -> str:
     """The last `limit` bytes of a text file; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(max(0, size - limit))
             return file.read().decode("utf-8", errors="replace")
-    except (FileNotFoundError, IsADirectoryError):
+    except (OSError, ValueError):  # only shown
         return ""
 
 
@@ -269,8 +261,9 @@ def _limits(paths: RunPaths) -> tuple[float, float]:
     import yaml
 
     try:
-        value = yaml.safe_load(paths.spec.read_text(encoding="utf-8"))
-    except (FileNotFoundError, yaml.YAMLError):
+        with open_file(paths.spec) as file:
+            value = yaml.safe_load(file)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):  # the limits of a spec that says nothing
         value = None
     run = value.get("run") if isinstance(value, dict) else None
     run = run if isinstance(run, dict) else {}

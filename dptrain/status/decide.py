@@ -255,6 +255,7 @@ def _missing(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
             state=f"failed: {_start_kind(records)}",
             failure=_never_started(records, rank, job),
             source=job.source,
+            reason=job.reason,
             over=True,
         )
     if job.end == "supervisor-gone":
@@ -264,7 +265,7 @@ def _missing(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
         kind = "out-of-memory" if job.end == "out-of-memory" else "unknown"
         message = f"the {job.source} says {job.word}; {_what_is_missing(records, rank)}"
         failure = Failure(kind=kind, rank=rank.rank, host=rank.host, step=rank.step, message=message)
-    return Decision(state=f"failed: {failure.kind}", failure=failure, source=job.source, over=True)
+    return Decision(state=f"failed: {failure.kind}", failure=failure, source=job.source, reason=job.reason, over=True)
 
 
 def _first_missing(records: RunRecords, attempt: AttemptRecord) -> RankRecord:
@@ -292,7 +293,8 @@ def _never_started(records: RunRecords, rank: RankRecord, job: Job) -> Failure:
         return Failure(
             kind="setup", message=f"a setup line of the cluster profile failed with exit code {code}: {line}"
         )
-    tail = f"; the last lines of its log:\n{records.log_tail}" if records.log_tail else "; its log is empty"
+    empty = "" if job.reason else "; its log is empty"
+    tail = f"; the last lines of its log:\n{records.log_tail}" if records.log_tail else empty
     message = f"rank {rank.rank} never reported, and the {job.source} says {job.word}{tail}"
     return Failure(kind="never-started", rank=rank.rank, message=message)
 

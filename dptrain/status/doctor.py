@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dptrain.errors import SpecError, UsageError
+from dptrain.errors import UsageError
 from dptrain.launch.cluster import choose_cluster, controller_answers
 from dptrain.records.paths import runs_root
 from dptrain.scheduler.commands import NoAnswer, run_command
@@ -60,15 +60,19 @@ def examine(cluster: str | None) -> list[Finding]:
     findings = [*_python(), *_machine(), *_runs_folder(runs_root())]
     try:
         profile, reason = choose_cluster(cluster, Spec(name="doctor"))
-    except SpecError as error:
-        return [
-            *findings,
-            Finding(level="fail", name="cluster profile", found=str(error), advice="correct the profile"),
-        ]
+    except UsageError as error:
+        said = str(error).removeprefix("cluster profile: ")
+        return [*findings, Finding(level="fail", name="cluster profile", found=said)]
     findings.append(Finding(level="ok", name="cluster profile", found=f"{profile.name} ({profile.launcher}): {reason}"))
     if profile.runs:
         findings += _runs_folder(Path(profile.runs).expanduser().absolute())
-    return [*findings, *(_slurm(profile) if profile.launcher == "slurm" else ())]
+    if profile.launcher == "slurm":
+        return [*findings, *_slurm(profile)]
+    silent = controller_answers()
+    return [
+        *findings,
+        Finding(level="ok", name="SLURM controller", found=silent or "answers; this profile runs locally"),
+    ]
 
 
 def _python() -> Iterator[Finding]:
@@ -177,7 +181,9 @@ def _partition(profile: ClusterProfile) -> Iterator[Finding]:
 
 
 def _test_submission(profile: ClusterProfile) -> Iterator[Finding]:
-    request = JobRequest(name="doctor", nodes=1, tasks_per_node=1, world_size=1, time_min=5, signal_lead_s=60)
+    # A full node, as runs ask for: one rank fits where its node may not.
+    ranks = profile.gpus_per_node
+    request = JobRequest(name="doctor", nodes=1, tasks_per_node=ranks, world_size=ranks, time_min=5, signal_lead_s=60)
     name = "sbatch --test-only"
     try:
         said = test_only(sbatch_script(profile, request), Path.cwd())

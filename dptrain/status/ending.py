@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dptrain.scheduler.query import JobInfo
-from dptrain.scheduler.states import Meaning
+from dptrain.scheduler.states import Meaning, PendingReason
 from dptrain.status.collect import RunRecords, int_of
+from dptrain.status.model import IMPOSSIBLE_MARK
 
 Missing = Literal["forgotten", "unanswered"]
 """No JobInfo: the scheduler answered and does not know the job (any more), or did not answer."""
@@ -46,7 +47,7 @@ class Job:
     word: str = ""
     """The raw word, for messages."""
     reason: str | None = None
-    """Why it is pending."""
+    """Why it is pending, or why it failed, in the scheduler's words."""
     attempt: int | None = None
     """Number of the attempt this is about, where the source counts them."""
 
@@ -82,7 +83,9 @@ def _slurm(info: JobInfo | Missing) -> Job:
     assert isinstance(info, JobInfo)
     attempt = info.restarts + 1
     if info.state in _ENDS:
-        return Job(stage="over", end=_ENDS[info.state], source="scheduler", word=info.raw_state, attempt=attempt)
+        reason = _failure_reason(info)
+        word = info.raw_state + (f": {reason}" if reason else "")
+        return Job(stage="over", end=_ENDS[info.state], source="scheduler", word=word, reason=reason, attempt=attempt)
     stage = _STAGES[info.state]
     reason = _pending_reason(info) if stage == "queued" else None
     if info.state == "suspended" or stage == "odd":
@@ -94,14 +97,25 @@ def _pending_reason(info: JobInfo) -> str | None:
     reason = info.reason
     if not reason.word:
         return None
-    marks = {"impossible": "impossible: ", "blocked": "blocked: ", "waiting": ""}
-    return marks[reason.kind] + reason.word + (f" ({reason.explanation})" if reason.explanation else "")
+    marks = {"impossible": IMPOSSIBLE_MARK, "blocked": "blocked: ", "waiting": ""}
+    return marks[reason.kind] + _in_words(reason)
+
+
+def _failure_reason(info: JobInfo) -> str | None:
+    """SLURM's own word on a job that failed, such as BadConstraints; None where it says no more than the state does."""
+    if info.state not in ("failed", "node-failure") or info.reason.word in ("", "NonZeroExitCode"):
+        return None
+    return _in_words(info.reason)
+
+
+def _in_words(reason: PendingReason) -> str:
+    return reason.word + (f" ({reason.explanation})" if reason.explanation else "")
 
 
 def _local(records: RunRecords) -> Job:
     latest = records.latest
     if latest is not None and latest.over and latest.ended is not None:
-        code = int_of(latest.ended, "exitcode")
+        code = int_of(latest.ended, "exitcode", -256)
         return Job(stage="over", end="success" if code == 0 else "failed", source="launcher", word=f"exit code {code}")
     if records.supervisor == "alive":
         return Job(stage="running", source="launcher")

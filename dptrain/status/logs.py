@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dptrain.errors import UsageError
+from dptrain.errors import StateUnknown, UsageError
 from dptrain.records.paths import RunPaths
 from dptrain.status.model import RunStatus
+from dptrain.status.show import remark
 
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.5
@@ -29,6 +30,8 @@ def logs_of(paths: RunPaths, status: RunStatus, *, rank: int | None = None, fail
     :param rank: only this one.
     :param failed_first: the rank that failed first comes first, those it took along are labelled.
     """
+    if status.world_size == 0:  # its files say nothing of its ranks
+        raise StateUnknown(f"{status.run}: {status.reason}")
     attempt = paths.attempt(status.attempt)
     known = {rank.rank: rank for rank in status.ranks}
     numbers = [n for n in known if attempt.rank_log(n).is_file()]
@@ -43,6 +46,16 @@ def logs_of(paths: RunPaths, status: RunStatus, *, rank: int | None = None, fail
         # Death before the rank's own log: what it said is in the log of what started it.
         logs = [*_launch_logs(paths, status), *logs]
     return logs
+
+
+def nothing_to_read(paths: RunPaths, status: RunStatus) -> str:
+    """Where was looked in vain, and how the run stands: a job that failed at once has no log at all."""
+    attempt = paths.attempt(status.attempt).dir
+    said = remark(status)
+    return (
+        f"{status.run}: {status.state}; no log: looked for rank-*.log and launcher.log in {attempt}, and in {paths.batch_log}"
+        + (f"\n{said}" if said else "")
+    )
 
 
 def _title(rank: int, first: bool, status: RunStatus, state: str) -> str:

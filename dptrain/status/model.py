@@ -11,6 +11,10 @@ BAD = ("incomplete", "failed", "timed-out", "preempted", "cancelled", "never-sub
 """First words of the states that make a command exit with 1."""
 
 
+IMPOSSIBLE_MARK = "impossible: "
+"""Begins the reason of a queued run that can never start as it was asked for."""
+
+
 def first_word(state: str) -> str:
     """`failed` of `failed: killed`."""
     return state.split(":")[0].split(" ")[0]
@@ -112,6 +116,12 @@ class RunStatus:
     def ended(self) -> bool:
         """The state is final and nothing is left running."""
         return self.over and first_word(self.state) in ENDED
+
+    @property
+    def impossible(self) -> bool:
+        """It is queued, and will stay so until somebody changes the job or the cluster."""
+        queued = first_word(self.state) in ("queued", "requeued")
+        return queued and (self.reason or "").startswith(IMPOSSIBLE_MARK)
 
     @property
     def bad(self) -> bool:

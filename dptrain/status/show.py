@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dptrain.records.paths import RunPaths
+from dptrain.records.reading import open_file, parse_json, real_number
 from dptrain.status.model import RankStatus, RunStatus, first_word
 
 TABLE_HEADER = ("RUN", "STATE", "STEP", "S/STEP", "ETA", "PSNR dB", "LOSS", "PEAK", "JOB", "SOURCE, AGE")
@@ -142,13 +142,16 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
     result = read_result(paths)
     psnr, loss = _numbers(result.get("psnr_db")), _numbers(result.get("loss"))
     if psnr:
-        where = "held-out images" if status.task == "train" else "first iterate"
-        before = "before training" if status.task == "train" else where
-        after = f"after {status.step} steps" + (f", {where}" if status.task == "train" else "")
+        before, after = _when_measured(status, result, len(psnr) - 1)
         lines.append(f"PSNR {psnr[0]:.2f} dB ({before}) -> {psnr[-1]:.2f} dB ({after})")
     if loss:
         lines.append(f"loss {loss[0]:.4g} -> {loss[-1]:.4g}")
-    pictures = [p for p in result.get("output", []) if isinstance(p, str) and Path(p).name.startswith("side-by-side")]
+    output = result.get("output")
+    pictures = [
+        p
+        for p in (output if isinstance(output, list) else [])
+        if isinstance(p, str) and Path(p).name.startswith("side-by-side")
+    ]
     lines += [f"side by side: {paths.dir / picture}" for picture in pictures[:4]]
     if len(pictures) > 4:
         lines.append(f"and {len(pictures) - 4} more in {paths.output}")
@@ -156,17 +159,37 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
     return lines
 
 
+def _when_measured(status: RunStatus, result: dict[str, Any], iterations: int) -> tuple[str, str]:
+    """What the first and the last PSNR are of."""
+    if status.task == "train":
+        return "before training", f"after {status.step} steps, held-out images"
+    images = result.get("images")
+    if isinstance(images, list) and len(images) > 1:
+        return "first iterate", f"after {iterations} iterations, mean over {len(images)} images"
+    return "first iterate", f"after {status.step} steps"
+
+
 def read_result(paths: RunPaths) -> dict[str, Any]:
     """result.json; empty where there is none."""
     try:
-        value = json.loads(paths.result.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        with open_file(paths.result) as file:
+            value = parse_json(file.read())
+    except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return {key: _bounded(inner) for key, inner in value.items()} if isinstance(value, dict) else {}
+
+
+def _bounded(value: Any) -> Any:
+    """Numbers that JSON has none for, or that nothing measured can have, become null."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return None if real_number(value) is None else value
+    if isinstance(value, dict):
+        return {key: _bounded(inner) for key, inner in value.items()}
+    return [_bounded(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _numbers(value: object) -> list[float]:
-    return [float(v) for v in value if isinstance(v, (int, float))] if isinstance(value, list) else []
+    return [v for inner in value if (v := real_number(inner)) is not None] if isinstance(value, list) else []
 
 
 def _where(status: RunStatus) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
+from dptrain.records.reading import problem_of
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
 from dptrain.status.decide import Decision, all_done, decide
@@ -67,8 +68,8 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
 def _read(paths: RunPaths) -> RunRecords | str:
     try:
         return read_run(paths)
-    except (ValueError, TypeError) as error:
-        return f"intent.json cannot be read: {error}"
+    except (OSError, ValueError) as error:
+        return problem_of(error, paths.dir)
 
 
 def _must_ask(records: RunRecords) -> bool:

@@ -19,6 +19,11 @@ def test_every_template_loads_under_its_new_name(cli: Cli) -> None:
         assert load_spec(cli.folder / f"my-{template}.yaml").spec.name == f"my-{template}"
 
 
+def test_the_listing_ends_no_line_in_mid_sentence(cli: Cli) -> None:
+    lines = [line for line in cli("init", "--list").out.splitlines() if line.startswith("  ")]
+    assert len(lines) > 5 and all(line.endswith(".") for line in lines), lines
+
+
 def test_comments_stay(cli: Cli) -> None:
     cli("init", "mine.yaml")
     assert "#" in (cli.folder / "mine.yaml").read_text().splitlines()[0]

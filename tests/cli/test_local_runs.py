@@ -28,6 +28,13 @@ def steps_of(cli: Cli, timeout_s: float = 120) -> RunPaths:
     raise AssertionError("no step was made")
 
 
+def undocumented(cli: Cli) -> set[str]:
+    """Keys of the newest run's result.json and of its sections that docs/run-directory.md does not list."""
+    result = json.loads(find_runs(cli.folder / "runs")[-1].result.read_text())
+    page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text().partition("## `result.json`")[2]
+    return {key for key in (*result, *result["sections"]) if f"`{key}`" not in page}
+
+
 def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
@@ -51,10 +58,16 @@ def test_infer_is_followed_to_its_end(cli: Cli) -> None:
     )
     assert cli("logs", "last", "--rank", "7").code == 2
     assert cli("logs", "last", "-f").out.count("# job") == 2
+    header, row = cli("report", "last").out.splitlines()
+    assert (
+        header.split()[:5] == ["RUN", "TASK", "STATE", "RANKS", "LAYOUT"] and "replicated" in row and "\x1b" not in row
+    )
+    assert cli("report", "last", "--csv", "-").out.startswith("run,state,task,")
     report = cli("report", "last", "--json")
     assert json.loads(report.out)[0]["spec.algorithm.iterations"] == 2
     assert cli("report", "last", "--csv", "out.csv").code == 0 and (cli.folder / "out.csv").is_file()
     assert "had already ended" in cli("cancel", "last").out
+    assert undocumented(cli) == set()
 
 
 def test_train_reports_loss_and_json_alone_on_stdout(cli: Cli) -> None:
@@ -63,6 +76,7 @@ def test_train_reports_loss_and_json_alone_on_stdout(cli: Cli) -> None:
     status = json.loads(done.out)
     assert (status["state"], status["task"], status["step"]) == ("completed", "train", 2)
     assert status["loss"] is not None
+    assert undocumented(cli) == set()
 
 
 def test_a_failing_rank_is_named(cli: Cli) -> None:
@@ -129,7 +143,7 @@ def test_doctor(cli: Cli) -> None:
     assert done.code == 0, done.out
     assert "torch" in findings["python"]["found"] and findings["cluster profile"]["found"].startswith("local")
     wrong = cli("doctor", "--cluster", "nowhere")
-    assert wrong.code == 1 and "fail" in wrong.out
+    assert wrong.code == 1 and "fail  cluster profile: there is none called 'nowhere'" in wrong.out
 
 
 def test_sweep_runs_each_member_once(cli: Cli) -> None:

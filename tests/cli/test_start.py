@@ -110,6 +110,57 @@ def test_exit_codes_and_messages(cli: Cli, words: list[str], code: int, says: st
     assert not (cli.folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "runs", "says"),
+    [
+        (["infer", "tiny.yaml"], "tiny.yaml/runs", "DPTRAIN_RUNS=/a/folder/you/can/write"),
+        (["infer", "tiny.yaml", "--dry-run"], "tiny.yaml", "DPTRAIN_RUNS=/a/folder/you/can/write"),
+        (["sweep", "swept.yaml"], "/proc/nope", "/proc/nope"),
+        (["report", "demo-1", "--csv", "/proc/nope/x.csv"], "runs", "/proc/nope/x.csv"),
+        (["report", "demo-1", "--csv", "tiny.yaml/x.csv"], "runs", "x.csv"),
+        (["init", "new", "--cluster-profile", "local"], "runs", "local.yaml"),
+    ],
+)
+def test_places_that_cannot_be_written_are_one_message(cli: Cli, words: list[str], runs: str, says: str) -> None:
+    cli.write("tiny.yaml", TINY)
+    cli.write("swept.yaml", TINY + "sweep: {algorithm.iterations: [1, 2]}\n")
+    WrittenRun(cli.folder / "runs", "demo-1").finish()
+    cli.env = {**cli.env, "DPTRAIN_RUNS": str(cli.folder / runs), "XDG_CONFIG_HOME": str(cli.folder / "tiny.yaml")}
+    done = cli(*words)
+    assert done.code == 2, done.err
+    assert "cannot be written" in done.err and says in done.err and "Traceback" not in done.err
+
+
+def test_init_in_a_folder_that_cannot_be_written(cli: Cli) -> None:
+    cli.folder = Path("/proc")
+    done = cli("init", "z")
+    assert done.code == 2 and "/proc/z.yaml cannot be written" in done.err and "Traceback" not in done.err
+
+
+def test_a_job_that_failed_at_once_gives_slurms_reason(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = cli.folder / "tools"
+    tools.mkdir()
+    line = (
+        "12".ljust(96)
+        + "FAILED".ljust(32)
+        + "BadConstraints".ljust(128)
+        + "".ljust(2048)
+        + "256".ljust(16)
+        + "0".ljust(312)
+    )
+    fake_squeue(tools, monkeypatch, f"echo '{line}'")
+    (tools / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 12\n")
+    (tools / "sbatch").chmod(0o755)
+    cli.env = {**cli.env, "PATH": f"{tools}:/usr/bin:/bin"}
+    done = cli("infer", cli.write("tiny.yaml", TINY), "--cluster", "generic-slurm")
+    assert done.code == 1 and "BadConstraints (no node has what was asked for)" in done.err, done.err
+    assert "its log is empty" not in done.err and "dptrain cancel" not in done.out
+    (entry,) = json.loads(cli("status", "last", "--json").out)
+    assert entry["state"] == "failed: never-started" and entry["reason"].startswith("BadConstraints")
+    logs = cli("logs", "last")
+    assert logs.code == 0 and "/attempts/1" in logs.err and "/batch" in logs.err and "BadConstraints" in logs.err
+
+
 def test_completion_is_on(cli: Cli) -> None:
     WrittenRun(cli.folder / "runs", "demo-1")
     cli.env = {**cli.env, "_DPTRAIN_COMPLETE": "complete_bash", "COMP_WORDS": "dptrain status de", "COMP_CWORD": "2"}

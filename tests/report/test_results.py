@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 from dptrain.records.intent import write_json
-from dptrain.report.results import flatten, result_rows, to_csv, write_csv
+from dptrain.report.results import TABLE_HEADER, flatten, result_rows, table_row, to_csv, write_csv
 from dptrain.status.state import run_status
 from tests.status.helpers import WrittenRun
 
@@ -17,6 +17,7 @@ def test_one_row_per_run_with_the_columns_of_all(tmp_path: Path) -> None:
     good.finish()
     result = {
         "psnr_db": [20.0, 25.0],
+        "ssim": [0.5, 0.75],
         "loss": None,
         "sections": {"denoise": 0.5},
         "peak_memory_bytes": [5, 7],
@@ -35,7 +36,19 @@ def test_one_row_per_run_with_the_columns_of_all(tmp_path: Path) -> None:
         "7",
     )
     assert (rows[0]["spec.problem.image_size"], rows[0]["section_denoise_s"]) == ("[32, 32]", "0.5")
+    assert (rows[0]["ssim_first"], rows[0]["ssim_last"], rows[1]["ssim_last"]) == ("0.5", "0.75", "")
     assert rows[1]["failure"] == 'ValueError: "a", b' and rows[1]["section_denoise_s"] == ""
+
+
+def test_the_short_table_fits_its_header(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, "good-1")
+    run.finish()
+    write_json(run.paths.result, {"psnr_db": [20.0, 25.0], "ssim": None, "loss": None, "peak_memory_bytes": [1024]})
+    run.paths.spec.write_text("name: good\nresources: {layout: sharded}\n")
+    (row,) = result_rows([run.paths], run_status([run.paths]))
+    cells = dict(zip(TABLE_HEADER, table_row(row), strict=True))
+    assert (cells["RUN"], cells["LAYOUT"], cells["STEPS"]) == ("good-1", "sharded", "3/3")
+    assert (cells["PSNR dB"], cells["SSIM"], cells["PEAK"]) == ("20.00 -> 25.00", "-", "1.0 KiB")
 
 
 def test_flatten() -> None:

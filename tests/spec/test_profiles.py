@@ -44,7 +44,9 @@ def test_a_users_own_wins(own_folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["jean-zey", "../local", "", "local\n", "/etc/passwd"])
 def test_a_name_that_is_not_there(name: str) -> None:
-    with pytest.raises(SpecError, match=r"there is no cluster profile .*; there are: generic-slurm, jean-zay, local"):
+    with pytest.raises(
+        SpecError, match=r"cluster profile: there is none called .*; there are: generic-slurm, jean-zay, local"
+    ):
         load_profile(name)
 
 

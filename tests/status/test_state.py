@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dptrain.errors import WaitTimeout
+from dptrain.errors import RunFailed, WaitTimeout
+from dptrain.launch.slurm import submit_slurm
+from dptrain.records.intent import write_json
 from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
+from dptrain.status.show import result_lines
 from dptrain.status.state import Scheduler, run_status
 from dptrain.status.wait import wait_for
+from tests.launch.runs import tiny_run
+from tests.slurm_cluster import SmallSlurm
+from tests.slurm_fixtures import PROFILE
 from tests.status.helpers import WrittenRun
 
 JSON_FIELDS = {
@@ -93,6 +99,36 @@ def test_waiting_asks_the_scheduler_less_often_than_it_looks(tmp_path: Path, mon
         wait_for([run.paths], timeout_s=1.6, on_update=lambda statuses: seen.append(statuses[0].state))
     assert len(seen) >= 3 and set(seen) == {"unknown"}
     assert len(calls.read_text().splitlines()) == 1
+
+
+@pytest.mark.slurm
+def test_waiting_for_what_is_impossible_ends(
+    slurm: SmallSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = PROFILE.replace("partition: main", "partition: short")
+    (tmp_path / "config" / "dptrain" / "clusters" / "short.yaml").write_text(short)
+    paths, plan, profile = tiny_run("short", tmp_path, "resources.time_min=30")
+    (job_id,) = submit_slurm([paths], plan, profile)
+    monkeypatch.setattr("dptrain.status.wait.IMPOSSIBLE_S", 0.5)
+    try:
+        with pytest.raises(RunFailed, match=r"PartitionConfig|PartitionTimeLimit") as caught:
+            wait_for([paths], timeout_s=60, scheduler=Scheduler(1.0))
+        assert f"job {job_id} cannot start" in str(caught.value)
+        assert f"dptrain cancel {paths.run_id}" in str(caught.value)
+        assert slurm.wait_state(job_id, "PENDING") == "PENDING"
+    finally:
+        slurm.command("scancel", job_id)
+
+
+def test_the_summary_says_what_its_psnr_is_of(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, steps=6)
+    run.finish()
+    (status,) = run_status([run.paths])
+    write_json(run.paths.result, {"psnr_db": [20.0, 22.0, 25.0], "images": [{}, {}, {}]})
+    several = "PSNR 20.00 dB (first iterate) -> 25.00 dB (after 2 iterations, mean over 3 images)"
+    assert several in result_lines(status, run.paths)
+    write_json(run.paths.result, {"psnr_db": [20.0, 22.0, 25.0], "images": [{}]})
+    assert "PSNR 20.00 dB (first iterate) -> 25.00 dB (after 6 steps)" in result_lines(status, run.paths)
 
 
 def test_waiting_ends_with_the_last_run(tmp_path: Path) -> None:
