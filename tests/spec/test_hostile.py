@@ -307,9 +307,9 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     ),
     # part of the format, not of this version
     "sharded": (
-        "name: a\nresources: {layout: sharded}\n",
-        "2:21",
-        "sharded is not available yet",
+        "name: a\nalgorithm: {name: drs}\nresources: {layout: sharded}\n",
+        "3:21",
+        "layout sharded runs pgd and fista; algorithm.name is drs",
         "layout: replicated",
     ),
     "replicas": ("name: a\nresources: {gpus: 2, replicas: 2}\n", "2:32", "not available yet", "replicas: 1"),
