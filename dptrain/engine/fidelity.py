@@ -21,9 +21,8 @@ from deepinv.physics import StackedLinearPhysics
 
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.local_physics import LocalOperator, filter_banks, local_stages
-from dptrain.geometry.boxes import Box, cells, contains, shape_of, slices, whole
-from dptrain.geometry.footprints import Footprint, image_window, total_stride, wraps
-from dptrain.geometry.messages import ExchangePlan, exchange_plan
+from dptrain.geometry.boxes import Box, cells, shape_of, slices, whole
+from dptrain.geometry.footprints import fidelity_plan, total_stride
 
 
 class DataFidelity:
@@ -161,24 +160,6 @@ def operators_stride(physics: Any, shape: Sequence[int]) -> tuple[int, ...]:
         if stages is not None:
             strides.append(total_stride([stage.footprint for stage in stages], len(shape)))
     return tuple(lcm(*axis) for axis in zip(*strides, strict=True))
-
-
-def fidelity_plan(
-    local: Sequence[Sequence[Footprint]], global_operators: int, shape: Sequence[int], owned: Sequence[Box]
-) -> ExchangePlan:
-    """The exchange of one data step: the halo of the local operators, and the image where a global one works.
-
-    :param local: stages of every local operator.
-    :param global_operators: how many there are; dealt round robin.
-    """
-    wanted: list[list[Box]] = []
-    for rank, box in enumerate(owned):
-        window = image_window(local, shape, box)
-        image = [whole(shape)] if rank < global_operators else []
-        # A window inside the gathered image is a part of it and is not sent twice.
-        wanted.append(image if image and contains(image[0], window) else [window, *image])
-    circular = (wraps(local),) * len(shape)
-    return exchange_plan([[box] for box in owned], wanted, shape, circular)
 
 
 def _operators(physics: Any) -> list[Any]:

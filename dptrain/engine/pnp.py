@@ -92,7 +92,7 @@ class PlugAndPlay(Unrolled):
         self.physics.implicit_backward_solver = False
         # deepinv made the trainable ones float32 before they became `dtype`.
         start = {"step_size": step_size, "sigma": 0.0 if sigma is None else sigma}
-        self.load_parameters_k({name: torch.tensor([v], dtype=torch.float64) for name, v in start.items()})
+        self.load_parameters_k({name: torch.tensor([v] * values, dtype=torch.float64) for name, v in start.items()})
 
     @property
     def network(self) -> torch.nn.Module:

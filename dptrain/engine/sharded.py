@@ -200,9 +200,7 @@ def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _scalars(
-    numbers: list[float], dtype: torch.dtype, device: torch.device, trainable: bool
-) -> torch.nn.ParameterList:
+def _scalars(numbers: list[float], dtype: torch.dtype, device: torch.device, trainable: bool) -> torch.nn.ParameterList:
     def made() -> Iterator[torch.nn.Parameter]:
         for number in numbers:
             yield torch.nn.Parameter(torch.tensor(number, dtype=dtype, device=device), requires_grad=trainable)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dptrain.geometry.boxes import Box, cells, empty_box, hull
+from dptrain.geometry.boxes import Box, cells, contains, empty_box, hull, whole
+from dptrain.geometry.messages import ExchangePlan, exchange_plan
 
 Boundary = Literal["circular", "reflect", "replicate", "constant", "none"]
 """How an image goes on beyond its border: constant is zero; none: nothing beyond it is read."""
@@ -110,6 +111,24 @@ def image_window(operators: Sequence[Sequence[Footprint]], shape: Sequence[int],
 def wraps(operators: Sequence[Sequence[Footprint]]) -> bool:
     """Whether any operator is circular."""
     return any(stage.boundary == "circular" for stages in operators for stage in stages)
+
+
+def fidelity_plan(
+    local: Sequence[Sequence[Footprint]], global_operators: int, shape: Sequence[int], owned: Sequence[Box]
+) -> ExchangePlan:
+    """The exchange of one data step: the halo of the local operators, and the image where a global one works.
+
+    :param local: stages of every local operator.
+    :param global_operators: how many there are; dealt round robin.
+    """
+    wanted: list[list[Box]] = []
+    for rank, box in enumerate(owned):
+        window = image_window(local, shape, box)
+        image = [whole(shape)] if rank < global_operators else []
+        # A window inside the gathered image is a part of it and is not sent twice.
+        wanted.append(image if image and contains(image[0], window) else [window, *image])
+    circular = (wraps(local),) * len(shape)
+    return exchange_plan([[box] for box in owned], wanted, shape, circular)
 
 
 def _passage(stage: Footprint, lengths: Sequence[int], out: Box) -> Passage:

@@ -14,9 +14,13 @@ import torch
 
 from dptrain.engine.build import build
 from dptrain.engine.context import RankEnvironment
+from dptrain.engine.local_physics import local_stages
+from dptrain.engine.problems import build_physics
 from dptrain.engine.sharded import ShardedPlugAndPlay
 from dptrain.engine.trainer import cut_batch, make_batch, training_loss
-from dptrain.spec.schema import Algorithm, Deblur, Inpaint, Spec, Tiling
+from dptrain.geometry.tiles import tile_grid
+from dptrain.plan.layouts import bytes_per_step, footprints
+from dptrain.spec.schema import Algorithm, Deblur, Denoise, Inpaint, MultiframeSuperres, Spec, Task, Tiling
 from tests.engine.helpers import SMALL, context, first_gradient, reconstruct, sample_of, single
 from tests.local_runs import events, finish, result, running, signal_rank, wait_for
 from tests.ranks import RankPool
@@ -169,6 +173,58 @@ def _two_levels(env: RankEnvironment) -> torch.Tensor | None:
     return algorithm.whole(x)
 
 
+def _traffic(env: RankEnvironment, spec: Spec, task: Task) -> int:
+    """Bytes a rank sends in one step."""
+    ctx = context(env)
+    assert spec.train is not None
+    trainable = spec.train.trainable if task == "train" else ()
+    built = build(spec, ctx, max_batch_size=2, checkpoint="always", trainable=trainable)
+    whole = make_batch([sample_of(spec, built.physics, ctx)], blind=False)
+    if task == "infer":
+        measured = built.algorithm.measured(whole.measurements)
+        state, begin = built.algorithm.initial(measured), ctx.bytes_sent
+        with torch.no_grad():
+            built.algorithm.iterate(state, 0, measured)
+        return ctx.bytes_sent - begin
+    begin = ctx.bytes_sent
+    training_loss(built, cut_batch(whole, built.algorithm), "mse").backward()  # type: ignore[no-untyped-call]
+    return ctx.bytes_sent - begin
+
+
+@pytest.mark.parametrize("task", ["infer", "train"])
+@pytest.mark.parametrize(
+    ("physics", "trainable", "world_size"),
+    [
+        (MultiframeSuperres(frames=4), ("denoiser", "step_size"), 3),
+        (Deblur(), ("denoiser",), 4),
+        (Inpaint(), ("step_size",), 2),
+    ],
+)
+def test_ranks_send_what_plan_says(
+    ranks: RankPool, task: Task, physics: Any, trainable: tuple[Any, ...], world_size: int
+) -> None:
+    assert SHARDED.train is not None
+    spec = replace(
+        SHARDED,
+        problem=replace(SHARDED.problem, physics=physics),
+        train=replace(SHARDED.train, trainable=trainable),
+        resources=replace(SHARDED.resources, gpus=world_size),
+    )
+    planned = bytes_per_step(spec, task, tile_grid(spec.problem.image_size, spec.tiling))
+    assert max(ranks.run(world_size, _traffic, spec, task)) == planned
+
+
+@pytest.mark.parametrize(
+    "physics", [MultiframeSuperres(frames=2), MultiframeSuperres(frames=2, factor=1), Deblur(), Denoise(), Inpaint()]
+)
+def test_plan_knows_what_built_in_operators_read(physics: Any) -> None:
+    spec = replace(SMALL, problem=replace(SMALL.problem, physics=physics))
+    (expected,) = footprints(spec) or []
+    for operator in build_physics(spec, torch.device("cpu"), torch.float64).physics_list:
+        stages = local_stages(operator, spec.problem.image_size)
+        assert stages is not None and [stage.footprint for stage in stages] == expected
+
+
 @pytest.fixture
 def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path / "runs"))
@@ -225,7 +281,12 @@ def test_a_training_run_interrupted_and_resumed_equals_uninterrupted() -> None:
 
 @pytest.mark.usefixtures("runs_folder")
 def test_a_reconstruction_interrupted_and_resumed_equals_uninterrupted() -> None:
-    change = ("resources.layout=sharded", "algorithm.iterations=150", "algorithm.name=fista", "denoiser.init=passthrough")
+    change = (
+        "resources.layout=sharded",
+        "algorithm.iterations=150",
+        "algorithm.name=fista",
+        "denoiser.init=passthrough",
+    )
     with running("infer", *change) as whole:
         assert finish(whole) == 0
     with running("infer", *change) as stopped:
