@@ -174,7 +174,8 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     notes = []
     ranks, operators = spec.resources.gpus, checks.operators(spec)
     if counts.idle:
-        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} tiles < {ranks} ranks")
+        cause = f"tiles < {ranks} ranks" if len(grid) < ranks else "tiles lie in the boxes of the others"
+        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} {cause}")
     if spec.resources.layout == "sharded":
         return notes + _sharded_notes(spec)
     if operators is not None and operators < spec.resources.gpus:

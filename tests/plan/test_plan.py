@@ -172,8 +172,9 @@ def test_layout_sharded_takes_more_ranks_than_operators() -> None:
     change = ("resources.layout=sharded", "resources.gpus=3", "resources.precision=float64")
     plan = plan_of(*change)
     assert plan.fits is None and not any("operators" in reason for reason in plan.reasons)
-    # Four tiles on three ranks: dealt evenly, also where the boxes are not aligned with them.
-    assert (plan.tiles_per_rank.most, plan.tiles_per_rank.idle) == (2, 0)
+    # Two rows of tiles on three boxes: no centre of a tile lies in the middle one, and an even deal has the same maximum.
+    assert (plan.tiles_per_rank.most, plan.tiles_per_rank.idle) == (2, 1)
+    assert "1 of 3 ranks have no tile: 4 tiles lie in the boxes of the others" in plan.notes
     assert plan.bytes_per_step is not None and plan.bytes_per_step > 0
     assert plan_of("resources.layout=sharded", "resources.gpus=1", task="train").bytes_per_step == 0
 
