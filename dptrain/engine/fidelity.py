@@ -137,8 +137,9 @@ class DataFidelity:
         return like.new_empty((like.shape[0], self._channels, *(0,) * len(self._window)))
 
     def _zeros(self, like: torch.Tensor) -> list[torch.Tensor]:
-        # Measurements may have other channels than the image.
-        return [like.new_zeros((like.shape[0], self._channels, *shape_of(box))) for box in self._exchange.wanted]
+        # Measurements may have other channels than the image, and be complex.
+        shapes = [(like.shape[0], self._channels, *shape_of(box)) for box in self._exchange.wanted]
+        return [like.new_zeros(shape, dtype=like.dtype.to_real()) for shape in shapes]
 
 
 class _SelfAdjoint(torch.autograd.Function):

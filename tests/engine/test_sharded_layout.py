@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from deepinv.physics import Denoising, LinearPhysics, ZeroNoise
 
 from dptrain.engine.build import build
 from dptrain.engine.context import RankEnvironment
@@ -19,7 +20,7 @@ from dptrain.engine.problems import build_physics
 from dptrain.engine.trainer import cut_batch, make_batch, training_loss
 from dptrain.geometry.tiles import tile_grid
 from dptrain.plan.layouts import bytes_per_step, footprints
-from dptrain.spec.schema import Algorithm, Deblur, Denoise, Inpaint, MultiframeSuperres, Spec, Task, Tiling
+from dptrain.spec.schema import Algorithm, Deblur, Denoise, Factory, Inpaint, MultiframeSuperres, Spec, Task, Tiling
 from tests.engine.helpers import SMALL, context, first_gradient, reconstruct, sample_of, single
 from tests.local_runs import events, finish, result, running, signal_rank, wait_for
 from tests.ranks import RankPool
@@ -166,6 +167,32 @@ def _with_levels(env: RankEnvironment, *levels: float) -> torch.Tensor | None:
     with torch.no_grad():
         x = built.algorithm(built.algorithm.measured(batch.measurements), torch.tensor(levels, dtype=torch.float64))
     return built.algorithm.whole(x)
+
+
+class Spectrum(LinearPhysics):  # type: ignore[misc]
+    """The lower half of an image's Fourier coefficients: a global operator with complex measurements."""
+
+    def A(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+        coefficients: torch.Tensor = torch.fft.fft2(x, norm="ortho")
+        return coefficients[..., : x.shape[-2] // 2, :]
+
+    def A_adjoint(self, y: torch.Tensor, **_: Any) -> torch.Tensor:
+        padded = torch.nn.functional.pad(y, (0, 0, 0, y.shape[-2]))
+        image: torch.Tensor = torch.fft.ifft2(padded, norm="ortho").real
+        return image
+
+
+def spectrum_and_identity() -> list[LinearPhysics]:
+    """One global operator and a local one."""
+    return [Spectrum(noise_model=ZeroNoise()), Denoising(noise_model=ZeroNoise())]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_users_global_operator(ranks: RankPool, world_size: int) -> None:
+    physics = Factory(factory="tests.engine.test_sharded_layout:spectrum_and_identity")
+    spec = replace(SMALL, problem=replace(SMALL.problem, physics=physics))
+    check_output(ranks, spec, world_size)
+    check_gradients(ranks, spec, world_size)
 
 
 def _stretch(
