@@ -12,6 +12,8 @@ from dptrain.engine.context import RankContext
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.pnp import PlugAndPlay
 from dptrain.engine.problems import build_physics, operator_norm_sq
+from dptrain.engine.sharded import ShardedPlugAndPlay
+from dptrain.engine.unrolled import Unrolled
 from dptrain.engine.weights import FILE_SUFFIXES, load_run_parameters
 from dptrain.errors import UsageError
 from dptrain.geometry.tiles import tile_grid
@@ -22,6 +24,11 @@ STEP_SIZE_SHARE = 0.99
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 """dtype of iterate, physics and weights; bf16 concerns the inside of the denoiser."""
 
+LAYOUTS: dict[str, type[PlugAndPlay] | type[ShardedPlugAndPlay]] = {
+    "replicated": PlugAndPlay,
+    "sharded": ShardedPlugAndPlay,
+}
+
 
 @dataclass(kw_only=True)
 class Built:
@@ -29,7 +36,7 @@ class Built:
 
     physics: Any
     """deepinv StackedLinearPhysics, whole on this rank: simulates measurements."""
-    algorithm: PlugAndPlay
+    algorithm: Unrolled
     dtype: torch.dtype
 
 
@@ -61,7 +68,7 @@ def build(
     shape = (1, spec.problem.channels, *spec.problem.image_size)
     norm_sq = operator_norm_sq(physics, shape, ctx.device, dtype, spec.run.seed)
     sigma = spec.algorithm.sigma
-    algorithm = PlugAndPlay(
+    algorithm = LAYOUTS[spec.resources.layout](
         spec.algorithm,
         ctx,
         physics,
@@ -82,7 +89,7 @@ def build(
     return Built(physics=physics, algorithm=algorithm, dtype=dtype)
 
 
-def _take_learned_parameters(spec: Spec, algorithm: PlugAndPlay) -> None:
+def _take_learned_parameters(spec: Spec, algorithm: Unrolled) -> None:
     """Weights named by a run are its whole unrolled network, gamma_k and sigma_k included; a file gives the denoiser alone."""
     if not isinstance(spec.denoiser, Denoiser) or Path(spec.denoiser.weights).suffix in FILE_SUFFIXES:
         return

@@ -101,6 +101,20 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         """Items of this rank, dealt round robin as deepinv does; plan has already said which ranks have none."""
         return list(range(self.rank, num_items, self.world_size))
 
+    def sent(self, bytes_sent: int) -> None:
+        """Count what this rank sent by other ways than the collectives of this class."""
+        self.bytes_sent += bytes_sent
+        if self._on_communication is not None:
+            self._on_communication()
+
+    def summed(self, x: torch.Tensor) -> torch.Tensor:
+        """A copy of x, summed over all ranks; without a graph."""
+        total = x.detach().clone()
+        if self.use_dist and self.world_size > 1:
+            self._count(dist.all_reduce, total)
+            dist.all_reduce(total)
+        return total
+
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         if not self.use_dist or self.world_size == 1:
             return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]
@@ -117,9 +131,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
     def _count(self, fn: Any, x: torch.Tensor) -> None:
         # As a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
         passes = 2 if fn is dist.all_reduce else 1
-        self.bytes_sent += passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size
-        if self._on_communication is not None:
-            self._on_communication()
+        self.sent(passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size)
 
 
 def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:

@@ -11,9 +11,18 @@ SSIM_WINDOW = 11
 """Edge of SSIM's Gaussian window (Wang et al., Image quality assessment, 2004); smaller images have no SSIM."""
 
 
+def squared_error(x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Sum of squared differences, a float64 scalar."""
+    return (x - truth).square().sum(dtype=torch.float64)
+
+
 def psnr_db(x: torch.Tensor, truth: torch.Tensor) -> float:
     """Peak signal-to-noise ratio in dB over all images of the batch; 1 is the peak. Equal images: inf."""
-    mse = float((x - truth).square().mean())
+    return psnr_of_mse(float(squared_error(x, truth)) / x.numel())
+
+
+def psnr_of_mse(mse: float) -> float:
+    """The same from the mean squared error."""
     if mse == 0:
         return math.inf
     return -10 * math.log10(mse) if mse == mse else math.nan

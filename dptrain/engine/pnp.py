@@ -10,7 +10,6 @@ Letters: x, z iterates of shape (B, C, ...), replicated; y a TensorList of O ope
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,18 +19,19 @@ from deepinv.optim.data_fidelity import L2
 from deepinv.optim.prior import PnP
 
 from dptrain.engine.context import RankContext
+from dptrain.engine.measure import Meter
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
+from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Algorithm
 
 ALGORITHMS = {"pgd": PGD, "fista": FISTA, "drs": DRS, "admm": ADMM, "hqs": HQS}
 
-Iterate = dict[str, Any]
-"""deepinv's state of an algorithm: `est`, a tuple (x, z), and what else the algorithm carries."""
 
+class PlugAndPlay(Unrolled):
+    """One algorithm of deepinv's, the whole image on every rank."""
 
-class PlugAndPlay(torch.nn.Module):
-    """One algorithm with its denoiser, physics and step sizes, ready to iterate."""
+    holds_whole = True
 
     def __init__(
         self,
@@ -62,9 +62,7 @@ class PlugAndPlay(torch.nn.Module):
         :param checkpoint: deepinv's mode: auto, always, never.
         :param trainable: of denoiser, step_size, sigma; the others keep their values.
         """
-        super().__init__()
-        self.algorithm, self.ctx, self.norm_sq, self.dtype = algorithm, ctx, norm_sq, dtype
-        self.iterations = algorithm.iterations
+        super().__init__(algorithm, ctx, norm_sq, dtype)
         network.requires_grad_("denoiser" in trainable)
         keys = {"step_size": "stepsize", "sigma": "g_param"}
         learned = [keys[name] for name in trainable if name in keys]
@@ -92,12 +90,20 @@ class PlugAndPlay(torch.nn.Module):
         self.physics = distribute(physics, ctx, type_object="linear_physics", dtype=dtype)
         # deepinv's implicit backward of a proximal step does not know stacked measurements; without it the steps are unrolled.
         self.physics.implicit_backward_solver = False
+        # deepinv made the trainable ones float32 before they became `dtype`.
+        start = {"step_size": step_size, "sigma": 0.0 if sigma is None else sigma}
+        self.load_parameters_k({name: torch.tensor([v] * values, dtype=torch.float64) for name, v in start.items()})
 
     @property
     def network(self) -> torch.nn.Module:
         """The denoiser's network, without what wraps it."""
         network: torch.nn.Module = self.optim.prior[0].denoiser.processor.network
         return network
+
+    @property
+    def executed(self) -> set[int]:
+        """Ids of the tiles this rank has denoised."""
+        return self.strategy.executed
 
     @property
     def parameters_k(self) -> dict[str, list[torch.Tensor]]:
@@ -116,10 +122,7 @@ class PlugAndPlay(torch.nn.Module):
         named = {"step_size": "stepsize", "sigma": "g_param"}
         for name, tensor in values.items():
             numbers = tensor.reshape(-1).tolist()
-            if len(numbers) not in (1, self.iterations):
-                raise ValueError(
-                    f"{name} was trained for {len(numbers)} unrolled steps, algorithm.iterations is {self.iterations}"
-                )
+            self.check_steps(name, numbers)
             current = self.optim.params_algo[named[name]]
             if isinstance(current, torch.nn.ParameterList):
                 with torch.no_grad():
@@ -129,36 +132,51 @@ class PlugAndPlay(torch.nn.Module):
                 self.optim.params_algo[named[name]] = numbers
         self.optim.init_params_algo = self.optim.params_algo.copy()
 
-    def initial(self, y: Any) -> Iterate:
+    def measured(self, y: Any) -> Any:
+        """y itself."""
+        return y
+
+    def initial(self, measured: Any) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
         with torch.no_grad():
-            x = self.physics.A_adjoint(y) / self.norm_sq
+            x = self.physics.A_adjoint(measured) / self.norm_sq
         if self.algorithm.init == "zeros":
             x = torch.zeros_like(x)
         return {"est": (x, x), "cost": None, "it": 0}
 
-    def iterate(self, state: Iterate, k: int, y: Any, sigma: torch.Tensor | None = None) -> Iterate:
+    def iterate(self, state: Iterate, k: int, measured: Any, sigma: torch.Tensor | None = None) -> Iterate:
         """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k."""
         params = self.optim.update_params_fn(k)
         if sigma is not None:
             params["g_param"] = sigma
         optim = self.optim
         result: Iterate = optim.fixed_point.iterator(
-            state, optim.update_data_fidelity_fn(k), optim.update_prior_fn(k), params, y, self.physics
+            state, optim.update_data_fidelity_fn(k), optim.update_prior_fn(k), params, measured, self.physics
         )
         return result
 
-    def forward(
-        self,
-        y: Any,
-        sigma: torch.Tensor | None = None,
-        after_step: Callable[[int, torch.Tensor], None] | None = None,
-    ) -> torch.Tensor:
-        """All K steps from the initial iterate; returns x_K of shape (B, C, ...)."""
-        state = self.initial(y)
-        for k in range(self.iterations):
-            state = self.iterate(state, k, y, sigma)
-            if after_step is not None:
-                after_step(k, state["est"][0])
-        x: torch.Tensor = state["est"][0]
+    def local(self, image: torch.Tensor) -> torch.Tensor:
+        """The image itself."""
+        return image
+
+    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The image itself, on every rank."""
         return x
+
+    def elements(self, x: torch.Tensor) -> int:
+        """Numbers in x."""
+        return x.numel()
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """The value itself: every rank has summed over the whole image."""
+        return value.detach()
+
+    def sync_gradients(self) -> None:
+        """Nothing: deepinv sums the gradients of the tiles in the backward pass."""
+
+    def time_sections(self, meter: Meter) -> None:
+        """deepinv's sections, timed where the algorithm calls them; one outside an iteration (A^T y) counts as other."""
+        fidelity, prior = self.optim.data_fidelity[0], self.optim.prior[0]
+        fidelity.grad = meter.timed("gradient", fidelity.grad)
+        fidelity.prox = meter.timed("gradient", fidelity.prox)
+        prior.prox = meter.timed("denoise", prior.prox)

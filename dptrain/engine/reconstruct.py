@@ -1,4 +1,8 @@
-"""Reconstruction: the PnP iteration on every image of the data, PSNR and SSIM after each, one record per iteration."""
+"""Reconstruction: the PnP iteration on every image of the data, PSNR and SSIM after each, one record per iteration.
+
+Truth and measurements are made as whole images on every rank; in the layout sharded the iterate is this rank's box, PSNR is that
+of the whole image, there is no SSIM yet, and rank 0 gathers what is written.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
-from dptrain.engine.metrics import psnr_db, ssim
+from dptrain.engine.metrics import psnr_of_mse, squared_error, ssim
 from dptrain.engine.outputs import write_image, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import load_model, load_state, newest_save, write_save
 from dptrain.engine.session import Diverged, Session
+from dptrain.engine.unrolled import Unrolled
 
 SECTIONS = ("gradient", "denoise")
 
@@ -34,12 +39,7 @@ def run(session: Session) -> set[int]:
     algorithm, spec = built.algorithm, session.spec
     images = build_data(spec, built.physics, role="infer", device=session.ctx.device, dtype=built.dtype)
     session.count_steps(len(images) * algorithm.iterations)
-    # deepinv's sections, timed where the algorithm calls them; a section outside an iteration (A^T y) counts as other.
-    fidelity, prior = algorithm.optim.data_fidelity[0], algorithm.optim.prior[0]
-    fidelity.grad = session.meter.timed("gradient", fidelity.grad)
-    fidelity.prox = session.meter.timed("gradient", fidelity.prox)
-    prior.prox = session.meter.timed("denoise", prior.prox)
-
+    algorithm.time_sections(session.meter)
     records, start, state = _resume(session, built)
     session.watch.enter("run")
     with torch.no_grad(), session.meter.tracking(algorithm):
@@ -60,7 +60,7 @@ def run(session: Session) -> set[int]:
         step_size=[float(v) for v in algorithm.parameters_k["step_size"]],
         norm_sq=algorithm.norm_sq,
     )
-    return algorithm.strategy.executed
+    return algorithm.executed
 
 
 def _one_image(
@@ -74,60 +74,84 @@ def _one_image(
     state: dict[str, Any] | None,
 ) -> list[ImageRecord]:
     """Iterate on one image from iteration `first`; appends its record."""
-    algorithm, y = built.algorithm, sample.measurements
+    algorithm = built.algorithm
     iterations = algorithm.iterations
     sigma = None
     if session.spec.algorithm.sigma == "noise":
         sigma = torch.tensor([sample.noise_std], device=session.ctx.device, dtype=built.dtype)
-    session.meter.watch(y, sample.truth)
+    session.meter.watch(sample.measurements, sample.truth)
+    measured = algorithm.measured(sample.measurements)
+    truth = None if sample.truth is None else algorithm.local(sample.truth)
     if state is None:
-        state = algorithm.initial(y)
+        state = algorithm.initial(measured)
         records = [*records, ImageRecord(name=sample.name)]
-        _measure(session, records[-1], state["est"][0], sample.truth)
+        _measure(session, algorithm, records[-1], state["est"][0], truth)
     for k in range(first, iterations):
         begin = time.perf_counter()
         previous = state
-        state = algorithm.iterate(state, k, y, sigma)
+        state = algorithm.iterate(state, k, measured, sigma)
         x = state["est"][0]
-        if not bool(torch.isfinite(x.sum())):
-            if session.first:
-                write_image(session, "last-finite", previous["est"][0], sample, label=label)
-            # The iterate is the same everywhere, so all ranks are here; the first to leave would have rank 0 ended mid-file.
-            session.ctx.barrier()
+        if not bool(torch.isfinite(algorithm.sum(x.sum()))):
+            _keep_finite(session, algorithm, previous["est"][0], sample, label)
             raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)
-        psnr, similarity = _measure(session, records[-1], x, sample.truth)
+        psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
         session.done(index * iterations + k + 1, seconds, psnr_db=psnr, ssim=similarity, loss=None)
         if k + 1 < iterations and session.requests.agree(session.ctx.device):
-            _interrupt(session, records, state, index, k + 1)
-    # Made again for the picture rather than kept: a full image less during the iterations. A collective, so on every rank.
-    initial = algorithm.initial(y)["est"][0]
+            _interrupt(session, algorithm, records, state, index, k + 1)
+    # Made again for the picture rather than kept: a full image less during the iterations. Collectives, so on every rank.
+    initial, final = algorithm.whole(algorithm.initial(measured)["est"][0]), algorithm.whole(state["est"][0])
     if session.first:
+        assert final is not None
         path = records[-1].psnr_db
-        write_image(session, "reconstruction", state["est"][0], sample, label=label, initial=initial, psnr_db=path)
+        write_image(session, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
     return records
 
 
+def _keep_finite(session: Session, algorithm: Unrolled, x: torch.Tensor, sample: Any, label: str) -> None:
+    """Write the last finite iterate; all ranks are here, since they agreed that the next one is not finite."""
+    image = algorithm.whole(x)
+    if session.first:
+        assert image is not None
+        write_image(session, "last-finite", image, sample, label=label)
+    # The first to leave would have rank 0 ended mid-file.
+    session.ctx.barrier()
+
+
 def _measure(
-    session: Session, record: ImageRecord, x: torch.Tensor, truth: torch.Tensor | None
+    session: Session, algorithm: Unrolled, record: ImageRecord, x: torch.Tensor, truth: torch.Tensor | None
 ) -> tuple[float | None, float | None]:
-    """PSNR and SSIM on rank 0, outside the memory account; every rank holds the same iterate."""
-    if truth is None or not session.first:
+    """PSNR and SSIM on rank 0, outside the memory account; a collective where no rank holds the whole iterate."""
+    if truth is None or (algorithm.holds_whole and not session.first):
         return None, None
     with session.meter.paused():
-        psnr, similarity = psnr_db(x, truth), ssim(x, truth)
+        psnr = psnr_of_mse(float(algorithm.sum(squared_error(x, truth))) / algorithm.elements(x))
+        similarity = ssim(x, truth) if algorithm.holds_whole else None
+    if not session.first:
+        return None, None
     record.psnr_db.append(psnr)
     if similarity is not None:
         record.ssim.append(similarity)
     return psnr, similarity
 
 
-def _interrupt(session: Session, records: list[ImageRecord], state: dict[str, Any], index: int, done: int) -> None:
-    """Save the iterate and ask to be started again."""
+def _interrupt(
+    session: Session,
+    algorithm: Unrolled,
+    records: list[ImageRecord],
+    state: dict[str, Any],
+    index: int,
+    done: int,
+) -> None:
+    """Save the whole iterate, so that any number of ranks can go on, and ask to be started again."""
     step = index * session.spec.algorithm.iterations + done
+    estimates = {}
+    for i, tensor in enumerate(state["est"]):
+        image = algorithm.whole(tensor)
+        if image is not None and session.first:
+            estimates[f"est{i}"] = image.clone()
     if session.first:
-        estimates = {f"est{i}": tensor.clone() for i, tensor in enumerate(state["est"])}
         kept = {
             "image": index,
             "iteration": done,
@@ -145,7 +169,7 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
         return [], (0, 0), None
     kept, tensors = load_state(found[1]), load_model(found[1])
     where = {"device": session.ctx.device, "dtype": built.dtype}
-    estimates = tuple(tensors[f"est{i}"].to(**where) for i in range(len(tensors)))
+    estimates = tuple(built.algorithm.local(tensors[f"est{i}"]).to(**where) for i in range(len(tensors)))
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
     return records, (kept["image"], kept["iteration"]), {"est": estimates, "cost": None, "it": kept["it"]}

@@ -1,7 +1,9 @@
 """Training of the unrolled network: Adam on denoiser weights, gamma_k and sigma_k, one image batch spread over all ranks.
 
-Every rank reads the same batch in the same order and computes the same loss on the whole image; deepinv sums tile gradients over
-ranks in the backward pass. Saves hold all that a restart needs, so that stopped-and-resumed equals uninterrupted.
+Every rank reads the same batch in the same order, as whole images. In the layout replicated it computes the same loss on the whole
+image, and deepinv sums tile gradients over ranks in the backward pass. In the layout sharded it cuts the batch to its box; its loss
+is the sum over its box by the number of elements of the whole, and gradients are summed over ranks after the backward pass.
+Saves hold all that a restart needs, so that stopped-and-resumed equals uninterrupted.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ import torch
 from deepinv.utils import TensorList
 
 from dptrain.engine.build import Built, build
-from dptrain.engine.metrics import psnr_db
+from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_curve, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import load_model, load_state, newest_save, restore_rng, rng_states, write_save
 from dptrain.engine.session import Diverged, Session
+from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
 
 SECTIONS = ("forward", "backward", "optimizer")
-LOSSES = {"mse": torch.nn.functional.mse_loss, "l1": torch.nn.functional.l1_loss}
+LOSSES = {"mse": torch.square, "l1": torch.abs}
 CACHE_BYTES = 64 * 2**20
 """Training images are kept between steps while all of them together are below this; larger sets are made anew each time."""
 COSINE_FLOOR = 0.01
@@ -34,10 +37,14 @@ COSINE_FLOOR = 0.01
 
 @dataclass(kw_only=True)
 class Batch:
-    """Truth of shape (B, C, ...), measurements of the same B images, noise level (B,) where the denoiser is told it."""
+    """Truth of shape (B, C, ...), measurements of the same B images, noise level (B,) where the denoiser is told it.
+
+    Of whole images as it is made, of this rank's part after `cut_batch`.
+    """
 
     truth: torch.Tensor
     measurements: Any
+    """A TensorList; once cut what the algorithm needs of it."""
     sigma: torch.Tensor | None
 
 
@@ -69,7 +76,7 @@ def run(session: Session) -> set[int]:
         if progress.step % train.save_every_steps == 0 and progress.step not in progress.psnr_steps:
             _evaluate(session, built, held_out, progress)
         session.watch.enter("run")
-        batches = _batches(session, images, train, blind, start=progress.step)
+        batches = _batches(session, built, images, train, blind, start=progress.step)
         for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
             _step(session, built, optimizer, train, step, batch, progress)
             leaving = step < train.steps and session.requests.agree(session.ctx.device)
@@ -90,7 +97,7 @@ def run(session: Session) -> set[int]:
         sigma=None if blind else [float(v) for v in built.algorithm.parameters_k["sigma"]],
         norm_sq=built.algorithm.norm_sq,
     )
-    return built.algorithm.strategy.executed
+    return built.algorithm.executed
 
 
 def learning_rate(train: Train, step: int) -> float:
@@ -113,8 +120,10 @@ def data_order(images: int, seed: int, start: int) -> Iterator[int]:
 
 
 def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
-    """Scalar loss of the unrolled network on one batch, with its graph."""
-    return LOSSES[loss](built.algorithm(batch.measurements, batch.sigma), batch.truth)
+    """Scalar loss of the unrolled network on one batch, with its graph: this rank's share of it, summed by `algorithm.sum`."""
+    algorithm = built.algorithm
+    x = algorithm(batch.measurements, batch.sigma)
+    return LOSSES[loss](x - batch.truth).sum() / algorithm.elements(x)
 
 
 def make_batch(samples: list[Any], blind: bool) -> Batch:
@@ -126,6 +135,13 @@ def make_batch(samples: list[Any], blind: bool) -> Batch:
             [torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]
         ),
         sigma=first.new_tensor([s.noise_std for s in samples]) if blind else None,
+    )
+
+
+def cut_batch(batch: Batch, algorithm: Unrolled) -> Batch:
+    """This rank's part of a batch; a collective."""
+    return Batch(
+        truth=algorithm.local(batch.truth), measurements=algorithm.measured(batch.measurements), sigma=batch.sigma
     )
 
 
@@ -150,11 +166,12 @@ def _step(
         loss = training_loss(built, batch, train.loss)
     with meter.section("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
+        built.algorithm.sync_gradients()
     with meter.section("optimizer"):
         optimizer.step()
     seconds = time.perf_counter() - begin
     meter.close_step(seconds, SECTIONS)
-    value = float(loss.detach())
+    value = float(built.algorithm.sum(loss.detach()))
     if not math.isfinite(value):
         raise Diverged(f"the loss of step {step} is not finite")
     progress.step = step
@@ -162,7 +179,7 @@ def _step(
     session.done(step, seconds, loss=value, lr=rate, psnr_db=None)
 
 
-def _batches(session: Session, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:
+def _batches(session: Session, built: Built, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:
     """Batches from step `start` + 1 on."""
     cache: dict[int, Any] = {}
     order = data_order(len(images), session.spec.run.seed, start * train.batch_size)
@@ -178,7 +195,7 @@ def _batches(session: Session, images: Any, train: Train, blind: bool, start: in
         return made
 
     while True:
-        yield make_batch([sample(next(order)) for _ in range(train.batch_size)], blind)
+        yield cut_batch(make_batch([sample(next(order)) for _ in range(train.batch_size)], blind), built.algorithm)
 
 
 def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress) -> None:
@@ -191,10 +208,11 @@ def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress)
     with torch.no_grad():
         for index in range(len(held_out)):
             with session.meter.paused():
-                batch = make_batch([held_out[index]], blind)
+                batch = cut_batch(make_batch([held_out[index]], blind), built.algorithm)
             x = built.algorithm(batch.measurements, batch.sigma)
             with session.meter.paused():
-                values.append(psnr_db(x, batch.truth))
+                error = built.algorithm.sum(squared_error(x, batch.truth))
+                values.append(psnr_of_mse(float(error) / built.algorithm.elements(x)))
             session.watch.progress()
     built.algorithm.train()
     progress.psnr_db.append(sum(values) / len(values))

@@ -14,9 +14,6 @@ from functools import cached_property
 
 from dptrain.spec.schema import Tiling
 
-Box = tuple[tuple[int, int], ...]
-"""Half-open interval per axis."""
-
 
 @dataclass(frozen=True)
 class AxisTile:

@@ -52,7 +52,8 @@ def _ranks(spec: Spec) -> Iterator[str]:
     count, ranks = operators(spec), spec.resources.gpus
     if spec.tiling.patch == "none" and ranks > 1:
         yield f"tiling.patch is none, the untiled single process, but resources.gpus is {ranks}; write: gpus: 1"
-    if spec.resources.precision == "float64" and count is not None and ranks > count:
+    replicated = spec.resources.layout == "replicated"
+    if replicated and spec.resources.precision == "float64" and count is not None and ranks > count:
         # deepinv 0.5 sums float32 zeros of a rank without operators into float64 and aborts.
         yield f"layout replicated in float64 needs ranks <= operators: resources.gpus {ranks} > {count} operators"
 

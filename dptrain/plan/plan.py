@@ -8,16 +8,14 @@ from typing import Any
 
 from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
-from dptrain.plan import checks, choices
+from dptrain.plan import checks, choices, layouts
 from dptrain.plan.choices import Choice
 from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, Override
-from dptrain.spec.schema import Denoise, Spec, Task
-
-ELEMENT_BYTES = {"float32": 4, "float64": 8, "bf16": 4}
+from dptrain.spec.schema import Denoise, Factory, Spec, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,24 +54,12 @@ class Plan:
     @property
     def tiles_per_rank(self) -> Counts:
         """Tiles of the ranks."""
-        return self.grid.deal_counts(self.world_size)
+        return layouts.tiles_per_rank(self.spec, self.grid)
 
     @property
-    def bytes_per_step(self) -> int:
-        """Bytes each rank sends per iteration (inference) or optimiser step (training), layout replicated, as a ring sends them.
-
-        The image is summed over ranks once per data step and once per denoiser call. Training adds A^T y before the first step,
-        and a backward pass that repeats both sums and one more for the input of every data step but the first: 5 K - 1 images
-        with deepinv 0.5. The gradients of the weights come on top.
-        """
-        ranks = self.world_size
-        image = self.spec.problem.channels * ELEMENT_BYTES[self.spec.resources.precision]
-        for length in self.spec.problem.image_size:
-            image *= length
-        if self.spec.train is not None and self.task == "train":
-            image *= self.spec.train.batch_size
-            return (5 * self.spec.algorithm.iterations - 1) * 2 * (ranks - 1) * image // ranks
-        return 2 * 2 * (ranks - 1) * image // ranks
+    def bytes_per_step(self) -> int | None:
+        """Bytes a rank sends per iteration (inference) or optimiser step (training); None: not known."""
+        return layouts.bytes_per_step(self.spec, self.task, self.grid)
 
     def choice(self, key: str) -> int | str:
         """The decided value of a spec key."""
@@ -113,6 +99,7 @@ class Plan:
     def lines(self) -> list[str]:
         """One readable page, without the script."""
         spec, counts = self.spec, self.tiles_per_rank
+        sent = self.bytes_per_step
         size = " x ".join(map(str, spec.problem.image_size))
         page = [
             f"{self.task} {spec.name}: {size} pixels, {spec.problem.channels} channels, {self.steps} steps",
@@ -122,7 +109,7 @@ class Plan:
             f"{' x '.join(map(str, self.grid.window_shape))}; per rank at most {counts.most}, on average "
             f"{counts.mean:.2f}; idle ranks: {counts.idle}",
             f"work: {self.grid.work_multiplier:.4g} times the pixels, balance {counts.mean / counts.most:.2f}",
-            f"sent per rank and step: {self.bytes_per_step / 1e6:.1f} MB",
+            f"sent per rank and step: {'not known' if sent is None else f'{sent / 1e6:.1f} MB'}",
         ]
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]
         page += [f"override {o.key} = {o.value} (from {o.origin})" for o in self.overrides]
@@ -162,7 +149,7 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
             )
         except ValueError as error:
             refusals.append(str(error))
-    counts = grid.deal_counts(spec.resources.gpus)
+    counts = layouts.tiles_per_rank(spec, grid)
     infer_steps = spec.algorithm.iterations * checks.image_count(spec, task)
     return Plan(
         task=task,
@@ -187,13 +174,25 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     notes = []
     ranks, operators = spec.resources.gpus, checks.operators(spec)
     if counts.idle:
-        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} tiles < {ranks} ranks")
+        cause = f"tiles < {ranks} ranks" if len(grid) < ranks else "tiles lie in the boxes of the others"
+        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} {cause}")
+    if spec.resources.layout == "sharded":
+        return notes + _sharded_notes(spec)
     if operators is not None and operators < spec.resources.gpus:
         notes.append(
             f"layout replicated deals whole operators: {operators} operators on {spec.resources.gpus} ranks, "
             f"{spec.resources.gpus - operators} ranks wait during the data step"
         )
     return notes
+
+
+def _sharded_notes(spec: Spec) -> list[str]:
+    if not isinstance(spec.problem.physics, Factory):
+        return []
+    return [
+        "what the physics of a factory sends in layout sharded is not known; the tiles per rank are those of boxes that may "
+        "be cut anywhere"
+    ]
 
 
 def _machine_notes(spec: Spec, profile: ClusterProfile) -> list[str]:

@@ -18,6 +18,8 @@ from dptrain.spec.schema import (
     Spec,
 )
 
+SHARDED_ALGORITHMS = ("pgd", "fista")
+"""What runs on boxes: gradient steps, without a proximal step of the data term."""
 SUPERRES_KERNEL = 5
 """Edge of the blur kernel of `multiframe_superres` in pixels."""
 
@@ -77,8 +79,6 @@ def _wrote(builder: Builder, key: str) -> bool:
 
 def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
     """Values that are part of the format but that this version does not honour."""
-    if spec.resources.layout == "sharded":
-        yield Clash(("resources.layout",), "resources.layout: sharded is not available yet", "layout: replicated")
     if spec.resources.replicas > 1:
         found = f"resources.replicas is {spec.resources.replicas}; more than one replica is not available yet"
         yield Clash(("resources.replicas",), found, "replicas: 1")
@@ -231,6 +231,9 @@ def _weights(spec: Spec, net: Denoiser) -> Iterator[Clash]:
 
 
 def _algorithm(spec: Spec, builder: Builder) -> Iterator[Clash]:
+    if spec.resources.layout == "sharded" and spec.algorithm.name not in SHARDED_ALGORITHMS:
+        found = f"layout sharded runs {' and '.join(SHARDED_ALGORITHMS)}; algorithm.name is {spec.algorithm.name}"
+        yield Clash(("resources.layout", "algorithm.name", "algorithm"), found, "layout: replicated, or name: pgd")
     if spec.algorithm.sigma != "noise":
         return
     physics = spec.problem.physics

@@ -195,7 +195,7 @@ class Resources:
     gpus: Count = 1
     """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
     layout: Literal["replicated", "sharded"] = "replicated"
-    """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box."""
+    """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box; for pgd and fista."""
     replicas: Count = 1
     """Data-parallel copies of the spatial group; divides `gpus`."""
     time_min: Annotated[int, Minutes(), Limits(at_least=1, at_most=366 * 24 * 60)] = 30

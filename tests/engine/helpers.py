@@ -53,8 +53,9 @@ def context(env: RankEnvironment) -> RankContext:
 def algorithm_of(
     spec: Spec, ctx: RankContext, *, checkpoint: str = "always", batch: int = 1, trainable: tuple[str, ...] = ()
 ) -> tuple[PlugAndPlay, Any]:
-    """The algorithm and the physics of a spec, as `engine.build` makes them."""
+    """The algorithm in the layout replicated and the physics of a spec, as `engine.build` makes them."""
     built = build(spec, ctx, max_batch_size=batch, checkpoint=checkpoint, trainable=trainable)
+    assert isinstance(built.algorithm, PlugAndPlay)
     return built.algorithm, built.physics
 
 
@@ -70,7 +71,7 @@ def reconstruct(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor, list[in
     algorithm, physics = algorithm_of(spec, ctx)
     with torch.no_grad():
         x = algorithm(sample_of(spec, physics, ctx).measurements)
-    return x, sorted(algorithm.strategy.executed), ctx.bytes_sent
+    return x, sorted(algorithm.executed), ctx.bytes_sent
 
 
 def first_gradient(

@@ -164,5 +164,27 @@ def test_bytes_per_step_are_what_ranks_send(task: Task, tmp_path: Path, monkeypa
     sent = [e["bytes_sent"] for e in events(run, 0, "step")]
     # Steps without an evaluation between them; besides images only flags and, in training, small weights travel.
     step = min(b - a for a, b in itertools.pairwise(sent))
-    planned = plan_of(change, task=task).bytes_per_step
+    planned = plan_of(change, task=task).bytes_per_step or 0
     assert planned <= step <= planned * 1.02 + 4000
+
+
+def test_layout_sharded_takes_more_ranks_than_operators() -> None:
+    change = ("resources.layout=sharded", "resources.gpus=3", "resources.precision=float64")
+    plan = plan_of(*change)
+    assert plan.fits is None and not any("operators" in reason for reason in plan.reasons)
+    # Two rows of tiles on three boxes: no centre of a tile lies in the middle one, and an even deal has the same maximum.
+    assert (plan.tiles_per_rank.most, plan.tiles_per_rank.idle) == (2, 1)
+    assert "1 of 3 ranks have no tile: 4 tiles lie in the boxes of the others" in plan.notes
+    assert plan.bytes_per_step is not None and plan.bytes_per_step > 0
+    assert plan_of("resources.layout=sharded", "resources.gpus=1", task="train").bytes_per_step == 0
+
+
+def test_what_a_users_physics_sends_in_layout_sharded_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def operators(**kwargs): ...\n")
+    loaded = parse_spec(
+        TINY, "tiny.yaml", tmp_path, ("resources.layout=sharded", 'problem.physics={factory: "mine:operators"}')
+    )
+    plan = make_plan(loaded, "infer", LOCAL)
+    assert plan.bytes_per_step is None and plan.to_json()["bytes_per_step"] is None
+    assert "sent per rank and step: not known" in plan.lines()
+    assert any("physics of a factory" in note for note in plan.notes)

@@ -307,9 +307,9 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
     ),
     # part of the format, not of this version
     "sharded": (
-        "name: a\nresources: {layout: sharded}\n",
-        "2:21",
-        "sharded is not available yet",
+        "name: a\nalgorithm: {name: drs}\nresources: {layout: sharded}\n",
+        "3:21",
+        "layout sharded runs pgd and fista; algorithm.name is drs",
         "layout: replicated",
     ),
     "replicas": ("name: a\nresources: {gpus: 2, replicas: 2}\n", "2:32", "not available yet", "replicas: 1"),
@@ -378,7 +378,7 @@ def test_message_is_safe_for_a_terminal(case: str) -> None:
 def test_all_problems_of_a_file_at_once_and_by_line() -> None:
     text = (
         "name: my run\nproblem:\n  image_sise: [64, 64]\n  channels: 0\n  channels: 1\ntiling: {patch: 0123, halo: x}\n"
-        "resources: {time_min: 10:30, layout: sharded}\nrun: &a {seed: -1}\nsweep: {tiling: [1]}\n"
+        "resources: {time_min: 10:30, replicas: 2}\nrun: &a {seed: -1}\nsweep: {tiling: [1]}\n"
     )
     lines = [int(p.where.split(":")[1]) for p in problems_of(text)]
     assert lines == [1, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9]

@@ -1,0 +1,208 @@
+"""The plug-and-play iteration and its unrolled network in the layout `sharded`: every rank iterates on its own box.
+
+PGD and FISTA as deepinv writes them, x_{k+1} = D_sigma(z_k - gamma grad f(z_k)), on the pieces that work on boxes. A^T y is
+computed once and is all that stays of the measurements. Retained per unrolled step: boxes and their halos, no whole image.
+Truth and measurements are still made as whole images on every rank, and output is gathered on rank 0.
+
+Letters: x, z iterates (B, C, *box) of this rank's box; y a TensorList of O operators' measurements of whole images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from dptrain.engine.context import RankContext
+from dptrain.engine.exchange import Exchange
+from dptrain.engine.fidelity import DataFidelity, operators_stride
+from dptrain.engine.measure import Meter
+from dptrain.engine.sharded_denoiser import ShardedDenoiser
+from dptrain.engine.tiled import InnerDenoiser
+from dptrain.engine.unrolled import Iterate, Unrolled
+from dptrain.geometry.boxes import slices, split_boxes, whole
+from dptrain.geometry.messages import exchange_plan
+from dptrain.geometry.tiles import TileGrid
+from dptrain.spec.schema import Algorithm
+
+FISTA_A = 3
+"""deepinv's `a`: z_{k+1} = x_{k+1} + (k + a - 1) / (k + a) (x_{k+1} - x_k)."""
+
+
+class ShardedPlugAndPlay(Unrolled):
+    """One algorithm on this rank's box of the image."""
+
+    holds_whole = False
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        ctx: RankContext,
+        physics: Any,
+        network: torch.nn.Module,
+        grid: TileGrid,
+        *,
+        channels: int,
+        step_size: float,
+        norm_sq: float,
+        sigma: float | None,
+        dtype: torch.dtype,
+        max_batch_size: int,
+        checkpoint: str,
+        bf16: bool = False,
+        compiled: bool = False,
+        trainable: tuple[str, ...] = (),
+    ) -> None:
+        """
+        :param physics: a deepinv StackedLinearPhysics, whole on every rank.
+        :param network: denoiser called as network(x, sigma).
+        :param step_size: gamma; with trainable step sizes, the start of every gamma_k.
+        :param norm_sq: ||A||^2 of the stacked operator.
+        :param sigma: noise level given to the denoiser; None: given per call.
+        :param max_batch_size: tiles per denoiser call.
+        :param checkpoint: deepinv's mode: auto, always, never.
+        :param trainable: of denoiser, step_size, sigma; the others keep their values.
+        """
+        super().__init__(algorithm, ctx, norm_sq, dtype)
+        assert algorithm.name in ("pgd", "fista"), "the loader refuses the others"
+        network.requires_grad_("denoiser" in trainable)
+        self._shape = grid.shape
+        owned = split_boxes(grid.shape, ctx.world_size, operators_stride(physics, grid.shape))
+        self.box = owned[ctx.rank]
+        self.fidelity = DataFidelity(physics, (channels, *grid.shape), owned, ctx.rank, on_sent=ctx.sent)
+        self.denoiser = ShardedDenoiser(
+            InnerDenoiser(network, bf16=bf16, compiled=compiled),
+            grid,
+            owned,
+            ctx.rank,
+            max_batch_size=max_batch_size,
+            checkpoint=checkpoint,
+            fill_batches=compiled,
+            on_sent=ctx.sent,
+        )
+        on_first = [[whole(grid.shape)], *([] for _ in owned[1:])]
+        plan = exchange_plan([[box] for box in owned], on_first, grid.shape)
+        self._to_first = Exchange(plan, ctx.rank, on_sent=ctx.sent)
+        steps = self.iterations if {"step_size", "sigma"} & set(trainable) else 1
+        self.gamma_k = _scalars([step_size] * steps, dtype, ctx.device, "step_size" in trainable)
+        self.sigma_k = _scalars([sigma or 0.0] * steps, dtype, ctx.device, "sigma" in trainable)
+        self._executed: set[int] = set()
+        self._meter: Meter | None = None
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """The denoiser's network, without what wraps it."""
+        network = self.denoiser.processor.network
+        assert isinstance(network, torch.nn.Module)
+        return network
+
+    @property
+    def executed(self) -> set[int]:
+        """Ids of the tiles this rank has denoised."""
+        return self._executed
+
+    @property
+    def parameters_k(self) -> dict[str, list[torch.Tensor]]:
+        """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
+        named = {"step_size": self.gamma_k, "sigma": self.sigma_k}
+        return {name: [value.detach() for value in values] for name, values in named.items()}
+
+    def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
+        """Set gamma_k and sigma_k from tensors of shape (1,) or (K,).
+
+        :raises ValueError: another number of steps than the values were trained for.
+        """
+        names = {"step_size": "gamma_k", "sigma": "sigma_k"}
+        for name, tensor in values.items():
+            numbers = tensor.reshape(-1).tolist()
+            self.check_steps(name, numbers)
+            current: torch.nn.ParameterList = getattr(self, names[name])
+            if len(numbers) > len(current):
+                # One value for all steps, hence not trained here: the optimiser does not know it.
+                frozen = _scalars(numbers, self.dtype, self.ctx.device, trainable=False)
+                setattr(self, names[name], frozen)
+                continue
+            with torch.no_grad():
+                for parameter, number in zip(current, numbers * (len(current) // len(numbers)), strict=True):
+                    parameter.fill_(number)
+
+    def measured(self, y: Any) -> torch.Tensor:
+        """A^T y on this rank's box."""
+        with torch.no_grad():
+            return self.fidelity.A_adjoint([self.fidelity.take(i, part) for i, part in enumerate(y)])
+
+    def initial(self, measured: torch.Tensor) -> Iterate:
+        """First iterate: A^T y / ||A||^2, or zeros of its shape."""
+        x = torch.zeros_like(measured) if self.algorithm.init == "zeros" else measured / self.norm_sq
+        return {"est": (x, x) if self.algorithm.name == "fista" else (x,), "it": 0}
+
+    def iterate(self, state: Iterate, k: int, measured: torch.Tensor, sigma: torch.Tensor | None = None) -> Iterate:
+        """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k."""
+        *_, z = state["est"]
+        gamma = self.gamma_k[k if len(self.gamma_k) > 1 else 0]
+        level = self.sigma_k[k if len(self.sigma_k) > 1 else 0] if sigma is None else sigma
+        with self._section("gradient"):
+            gradient = self.fidelity.gradient(z, measured)
+        u = z - gamma * gradient
+        with self._section("denoise"):
+            x = self.denoiser(u, level)
+        self._executed.update(self.denoiser.tile_ids)
+        step = int(state["it"])
+        if self.algorithm.name == "pgd":
+            return {"est": (x,), "it": step + 1}
+        alpha = (step + FISTA_A - 1) / (step + FISTA_A)
+        return {"est": (x, x + alpha * (x - state["est"][0])), "it": step + 1}
+
+    def local(self, image: torch.Tensor) -> torch.Tensor:
+        """This rank's box of a whole image, as a tensor of its own."""
+        return image[slices(self.box, whole(self._shape), lead=2)].clone(memory_format=torch.contiguous_format)
+
+    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The whole image on rank 0, None elsewhere."""
+        with torch.no_grad():
+            (image,) = self._to_first.copy_out((x,))
+        return image if self.ctx.rank == 0 else None
+
+    def elements(self, x: torch.Tensor) -> int:
+        """Numbers in the whole images of which x is this rank's box."""
+        return x.shape[0] * x.shape[1] * math.prod(self._shape)
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum over all boxes, without a graph."""
+        return self.ctx.summed(value)
+
+    def sync_gradients(self) -> None:
+        """Sum the gradients of all trainable parameters over the ranks, in one message."""
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        if self.ctx.world_size == 1 or not parameters:
+            return
+        flat = torch.cat([_gradient(p).reshape(-1) for p in parameters])
+        parts = self.ctx.summed(flat).split_with_sizes([p.numel() for p in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            if parameter.grad is None:
+                parameter.grad = part.view_as(parameter).clone()
+            else:
+                parameter.grad.copy_(part.view_as(parameter))
+
+    def time_sections(self, meter: Meter) -> None:
+        """From now on time the sections `gradient` and `denoise`."""
+        self._meter = meter
+
+    def _section(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._meter is None else self._meter.section(name)
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    # A rank without tiles has none.
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _scalars(numbers: list[float], dtype: torch.dtype, device: torch.device, trainable: bool) -> torch.nn.ParameterList:
+    def made() -> Iterator[torch.nn.Parameter]:
+        for number in numbers:
+            yield torch.nn.Parameter(torch.tensor(number, dtype=dtype, device=device), requires_grad=trainable)
+
+    return torch.nn.ParameterList(made())

@@ -1,0 +1,117 @@
+"""What the loops of reconstruction and training see of an algorithm, whatever the layout of its images.
+
+x_{k+1} = D_sigma(x_k - gamma grad f(x_k)) or a relative of it. Images, measurements and metrics of a rank are its `local` part:
+all of them in the layout replicated, those of its box in the layout sharded.
+
+Letters: x an iterate (B, C, ...), the rank's part of it; y the measurements of whole images, a TensorList of O tensors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dptrain.engine.context import RankContext
+from dptrain.engine.measure import Meter
+from dptrain.spec.schema import Algorithm
+
+Iterate = dict[str, Any]
+"""State of an algorithm: `est`, a tuple (x, ...) of which x is the image, and what else the algorithm carries."""
+
+
+class Unrolled(torch.nn.Module, ABC):
+    """One algorithm with its denoiser, physics and step sizes, ready to iterate."""
+
+    holds_whole: bool
+    """Whether the local part is the whole image."""
+
+    def __init__(self, algorithm: Algorithm, ctx: RankContext, norm_sq: float, dtype: torch.dtype) -> None:
+        """
+        :param norm_sq: ||A||^2 of the stacked operator.
+        """
+        super().__init__()
+        self.algorithm, self.ctx, self.norm_sq, self.dtype = algorithm, ctx, norm_sq, dtype
+        self.iterations = algorithm.iterations
+
+    @property
+    @abstractmethod
+    def network(self) -> torch.nn.Module:
+        """The denoiser's network, without what wraps it."""
+
+    @property
+    @abstractmethod
+    def executed(self) -> set[int]:
+        """Ids of the tiles this rank has denoised."""
+
+    @property
+    @abstractmethod
+    def parameters_k(self) -> dict[str, list[torch.Tensor]]:
+        """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
+
+    @abstractmethod
+    def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
+        """Set gamma_k and sigma_k from tensors of shape (1,) or (K,).
+
+        :raises ValueError: another number of steps than the values were trained for.
+        """
+
+    @abstractmethod
+    def measured(self, y: Any) -> Any:
+        """What the iteration needs of y; a collective."""
+
+    @abstractmethod
+    def initial(self, measured: Any) -> Iterate:
+        """First iterate: A^T y / ||A||^2, or zeros of its shape; a collective."""
+
+    @abstractmethod
+    def iterate(self, state: Iterate, k: int, measured: Any, sigma: torch.Tensor | None = None) -> Iterate:
+        """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k. A collective."""
+
+    @abstractmethod
+    def local(self, image: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a whole image (B, C, ...)."""
+
+    @abstractmethod
+    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The whole image of the ranks' parts: on rank 0, None on ranks that do not hold it; a collective."""
+
+    @abstractmethod
+    def elements(self, x: torch.Tensor) -> int:
+        """Numbers in the whole images of which x is this rank's part."""
+
+    @abstractmethod
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """A value that was summed over local parts, summed over whole images, without a graph; a collective."""
+
+    @abstractmethod
+    def sync_gradients(self) -> None:
+        """After the backward pass of a loss over local parts: every `.grad` is that of the whole loss; a collective."""
+
+    @abstractmethod
+    def time_sections(self, meter: Meter) -> None:
+        """From now on time the sections `gradient` and `denoise`."""
+
+    def forward(
+        self,
+        measured: Any,
+        sigma: torch.Tensor | None = None,
+        after_step: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """All K steps from the initial iterate; returns x_K of shape (B, C, ...)."""
+        state = self.initial(measured)
+        for k in range(self.iterations):
+            state = self.iterate(state, k, measured, sigma)
+            if after_step is not None:
+                after_step(k, state["est"][0])
+        x: torch.Tensor = state["est"][0]
+        return x
+
+    def check_steps(self, name: str, numbers: list[float]) -> None:
+        """:raises ValueError: where `numbers` were trained for another number of steps."""
+        if len(numbers) not in (1, self.iterations):
+            raise ValueError(
+                f"{name} was trained for {len(numbers)} unrolled steps, algorithm.iterations is {self.iterations}"
+            )
