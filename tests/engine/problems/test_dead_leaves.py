@@ -10,7 +10,7 @@ from dptrain.engine.problems.dead_leaves import dead_leaves
 from tests.engine.problems.test_random_fields import boxes
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(boxes().filter(lambda case: len(case[0]) > 1), st.integers(1, 4), st.integers(0, 2**40))
 def test_a_box_is_the_crop_of_the_whole(
     case: tuple[list[int], list[tuple[int, int]]], channels: int, seed: int
