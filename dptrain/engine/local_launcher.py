@@ -66,7 +66,7 @@ def supervise(paths: RunPaths, attempt: int, stop: Stop) -> int:
 def run_attempt(paths: RunPaths, attempt: int, stop: Stop) -> int:
     """Start the ranks, wait for them, record how they ended; the attempt's exit code."""
     files = paths.attempt(attempt)
-    files.dir.mkdir(parents=True, exist_ok=True)
+    files.dir.mkdir(exist_ok=True)
     _redirect_output(files.launcher_log)
     events = EventLog(files.launcher_events)
     world_size = read_intent(paths).world_size

@@ -124,7 +124,8 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
     paths = RunPaths(Path(run_dir))
     env = RankEnvironment.read()
     attempt = paths.attempt(env.attempt)
-    attempt.dir.mkdir(parents=True, exist_ok=True)
+    # Not its parents: a run whose folder was removed meanwhile must not come back.
+    attempt.dir.mkdir(exist_ok=True)
     log = os.open(attempt.rank_log(env.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -41,7 +41,7 @@ def wait_for(
     while True:
         for status in run_status([paths for paths in runs if paths.run_id not in ended], scheduler):
             ended[status.run] = status
-        if lost := [paths for paths in runs if ended[paths.run_id].state == "unknown" and not paths.dir.is_dir()]:
+        if lost := [paths for paths in runs if ended[paths.run_id].state == "unknown" and not _there(paths)]:
             raise RunFailed("; ".join(f"{paths.run_id}: its folder {paths.dir} is gone" for paths in lost))
         statuses = [ended[paths.run_id] for paths in runs]
         if on_update is not None:
@@ -58,6 +58,11 @@ def wait_for(
         if left_s <= 0:
             raise WaitTimeout(_still_running(statuses, timeout_s or 0.0))
         time.sleep(min(POLL_S, left_s))
+
+
+def _there(paths: RunPaths) -> bool:
+    """Whether the run still has its intent: while its folder is being removed, a rank may still put a file there."""
+    return paths.intent.exists()
 
 
 def _never_starting(left: Sequence[RunStatus]) -> str:

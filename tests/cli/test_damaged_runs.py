@@ -64,7 +64,10 @@ def test_a_followed_run_whose_folder_is_removed(cli: Cli) -> None:
         pid = int(str(read_intent(paths).job_id))
         shutil.rmtree(paths.dir, ignore_errors=True)
         shutil.rmtree(paths.dir, ignore_errors=True)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 1 and f"its folder {paths.dir} is gone" in err and "Traceback" not in err
     deadline = time.monotonic() + 40
     while start_ticks(pid) is not None or rank_pids(paths):
