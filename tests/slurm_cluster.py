@@ -199,7 +199,8 @@ class SmallSlurm:
             "SlurmUser": "root",
             "SlurmdUser": "root",
             "AuthType": "auth/munge",
-            "AuthInfo": f"socket={base}/munge/socket",
+            # A requeued job waits as long as a credential lives: two minutes where nothing is said.
+            "AuthInfo": f"socket={base}/munge/socket,cred_expire=20",
             "StateSaveLocation": f"{base}/state",
             "SlurmdSpoolDir": f"{base}/spool/%n",
             "SlurmctldPidFile": f"{base}/slurmctld.pid",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,20 +105,7 @@ def test_a_warning_requeues_the_job_which_goes_on_from_its_save(slurm: SmallSlur
     wait_for_steps(paths)
     slurm.command("scancel", "--signal=USR2", job)
     wait_for("requeue", lambda: query_jobs([job])[job].restarts == 1)
-
-    updated_s = 0.0
-
-    def started_again() -> bool:
-        # SLURM makes a requeued job wait two minutes, and sets that time anew while the old steps are still ending. Not
-        # oftener than every few seconds: each update puts off the next look of the scheduler.
-        nonlocal updated_s
-        waiting = query_jobs([job])[job].reason.word == "BeginTime"
-        if waiting and time.monotonic() - updated_s > 5:
-            slurm.command("scontrol", "update", f"jobid={job}", "StartTime=now")
-            updated_s = time.monotonic()
-        return bool(events_of(paths, "start", 0, attempt=2))
-
-    wait_for("second attempt", started_again)
+    wait_for("second attempt", lambda: events_of(paths, "start", 0, attempt=2))
     wait_for_steps(paths, attempt=2)
     asked = [events_of(paths, "requeue", rank)[0]["step"] for rank in range(2)]
     assert asked[0] == asked[1]
