@@ -105,7 +105,7 @@ def test_a_warning_requeues_the_job_which_goes_on_from_its_save(slurm: SmallSlur
     wait_for_steps(paths)
     slurm.command("scancel", "--signal=USR2", job)
     wait_for("requeue", lambda: query_jobs([job])[job].restarts == 1)
-    wait_for("second attempt", lambda: events_of(paths, "start", 0, attempt=2))
+    wait_for("second attempt", lambda: bool(events_of(paths, "start", 0, attempt=2)))
     wait_for_steps(paths, attempt=2)
     asked = [events_of(paths, "requeue", rank)[0]["step"] for rank in range(2)]
     assert asked[0] == asked[1]
