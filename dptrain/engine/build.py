@@ -11,8 +11,9 @@ import torch
 from dptrain.engine.context import RankContext
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.pnp import PlugAndPlay
-from dptrain.engine.problems import build_physics, operator_norm_sq
+from dptrain.engine.problems import RankPhysics, WholePhysics, build_physics, operator_norm_sq
 from dptrain.engine.sharded import ShardedPlugAndPlay
+from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.unrolled import Unrolled
 from dptrain.engine.weights import FILE_SUFFIXES, load_run_parameters
 from dptrain.errors import UsageError
@@ -24,18 +25,13 @@ STEP_SIZE_SHARE = 0.99
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 """dtype of iterate, physics and weights; bf16 concerns the inside of the denoiser."""
 
-LAYOUTS: dict[str, type[PlugAndPlay] | type[ShardedPlugAndPlay]] = {
-    "replicated": PlugAndPlay,
-    "sharded": ShardedPlugAndPlay,
-}
-
 
 @dataclass(kw_only=True)
 class Built:
     """What both tasks work with."""
 
-    physics: Any
-    """deepinv StackedLinearPhysics, whole on this rank: simulates measurements."""
+    physics: RankPhysics
+    """The operators, and this rank's part of the image."""
     algorithm: Unrolled
     dtype: torch.dtype
 
@@ -55,26 +51,39 @@ def step_size(spec: Spec, norm_sq: float) -> float:
 
 
 def build(
-    spec: Spec, ctx: RankContext, *, max_batch_size: int, checkpoint: str, trainable: tuple[str, ...] = ()
+    spec: Spec,
+    ctx: RankContext,
+    *,
+    max_batch_size: int,
+    checkpoint: str,
+    trainable: tuple[str, ...] = (),
+    norm_sq: float | None = None,
 ) -> Built:
     """Build everything on this rank; every rank builds the same.
 
     :param max_batch_size: tiles per denoiser call, as plan decided.
     :param checkpoint: deepinv's mode, as plan decided.
     :param trainable: of denoiser, step_size, sigma.
+    :param norm_sq: ||A||^2 of the stacked operator; None: it is measured.
     """
     dtype = DTYPES[spec.resources.precision]
-    physics = build_physics(spec, ctx.device, dtype)
-    shape = (1, spec.problem.channels, *spec.problem.image_size)
-    norm_sq = operator_norm_sq(physics, shape, ctx.device, dtype, spec.run.seed)
+    operators = build_physics(spec, ctx.device, dtype)
+    shape = (spec.problem.channels, *spec.problem.image_size)
+    sharded = spec.resources.layout == "sharded"
+    physics: Any = (
+        ShardedPhysics(operators, shape, ctx, ctx.device, dtype)
+        if sharded
+        else WholePhysics(operators, shape, ctx.device, dtype, ctx.rank)
+    )
+    if norm_sq is None:
+        norm_sq = operator_norm_sq(physics, spec.run.seed)
     sigma = spec.algorithm.sigma
-    algorithm = LAYOUTS[spec.resources.layout](
+    algorithm = (ShardedPlugAndPlay if sharded else PlugAndPlay)(
         spec.algorithm,
         ctx,
         physics,
         build_denoiser(spec, ctx.device, dtype),
         tile_grid(spec.problem.image_size, spec.tiling),
-        channels=spec.problem.channels,
         step_size=step_size(spec, norm_sq),
         norm_sq=norm_sq,
         sigma=None if sigma == "noise" else float(sigma),

@@ -11,7 +11,8 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -95,6 +96,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         super().__init__(seed=seed, seed_offset=False, cleanup=False)
         self.env = env
         self.bytes_sent = 0
+        self._counting = True
         self._on_communication = on_communication
 
     def local_indices(self, num_items: int) -> list[int]:
@@ -103,9 +105,19 @@ class RankContext(DistributedContext):  # type: ignore[misc]
 
     def sent(self, bytes_sent: int) -> None:
         """Count what this rank sent by other ways than the collectives of this class."""
-        self.bytes_sent += bytes_sent
+        if self._counting:
+            self.bytes_sent += bytes_sent
         if self._on_communication is not None:
             self._on_communication()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Inside, bytes are not counted: what is sent to make data is not part of a step."""
+        self._counting, before = False, self._counting
+        try:
+            yield
+        finally:
+            self._counting = before
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of x, summed over all ranks; without a graph."""

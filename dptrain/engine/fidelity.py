@@ -21,8 +21,9 @@ from deepinv.physics import StackedLinearPhysics
 
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.local_physics import LocalOperator, filter_banks, local_stages
-from dptrain.geometry.boxes import Box, cells, shape_of, slices, whole
-from dptrain.geometry.footprints import fidelity_plan, total_stride
+from dptrain.engine.stages import LocalStage
+from dptrain.geometry.boxes import Box, cells, empty_box, shape_of, slices, whole
+from dptrain.geometry.footprints import fidelity_plan, levels, measured_box, total_stride
 
 
 class DataFidelity:
@@ -55,6 +56,13 @@ class DataFidelity:
         banks, single = filter_banks({i: chain for i, chain in local.items() if cells(box)})
         self._steps = [*(LocalOperator([bank], shape, box) for bank in banks), *(self._local[i] for i in single)]
         self._whole = {i: operators[i] for i in elsewhere[rank :: len(owned)]}
+        self.measured = {i: [_measured(chain, owner) for owner in owned] for i, chain in local.items()}
+        """Per local operator, where the measurements of every rank lie."""
+        self.measured_shapes = {
+            i: levels([stage.footprint for stage in chain], shape)[-1] for i, chain in local.items()
+        }
+        """Per local operator, pixels per axis of its measurements of the whole image."""
+        self._rank = rank
         self.is_local = not elsewhere
         footprints = [[stage.footprint for stage in chain] for chain in local.values()]
         self.plan = fidelity_plan(footprints, len(elsewhere), shape, owned)
@@ -68,14 +76,18 @@ class DataFidelity:
         """By this rank, so far, forwards and backwards."""
         return self._exchange.bytes_sent
 
+    def place(self, i: int) -> Box | None:
+        """Which of operator i's measurements this rank holds; None: all of them."""
+        if i in self._whole:
+            return None
+        return self.measured[i][self._rank] if i in self.measured else empty_box(len(self._window))
+
     def take(self, i: int, y: torch.Tensor) -> torch.Tensor:
         """What this rank holds of operator i's measurements of the whole image."""
-        if i in self._whole:
+        place = self.place(i)
+        if place is None:
             return y
-        if i in self._local:
-            measured = self._local[i].measured
-            return y[slices(measured, whole(y.shape[2:]), lead=2)]
-        return self._nothing(y)
+        return y[slices(place, whole(y.shape[2:]), lead=2)] if cells(place) else self._nothing(y)
 
     def A(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Measurements without noise, one tensor per operator."""
@@ -161,6 +173,10 @@ def operators_stride(physics: Any, shape: Sequence[int]) -> tuple[int, ...]:
         if stages is not None:
             strides.append(total_stride([stage.footprint for stage in stages], len(shape)))
     return tuple(lcm(*axis) for axis in zip(*strides, strict=True))
+
+
+def _measured(chain: Sequence[LocalStage], box: Box) -> Box:
+    return measured_box([stage.footprint for stage in chain], box) if cells(box) else empty_box(len(box))
 
 
 def _operators(physics: Any) -> list[Any]:

@@ -30,6 +30,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.current_bytes = 0
         self.peak_bytes = 0
+        self.largest_bytes = 0
+        """The largest single storage so far."""
         self._alive: dict[int, int] = {}
 
     def watch(self, *values: Any) -> None:
@@ -60,6 +62,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive[key] = size
         self.current_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        self.largest_bytes = max(self.largest_bytes, size)
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:
@@ -110,6 +113,11 @@ class Meter:
         if self.tracker is not None:
             return self.tracker.peak_bytes
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    @property
+    def largest_storage_bytes(self) -> int | None:
+        """The largest single tensor so far, on CPU where storages are followed; None: not known."""
+        return None if self.tracker is None else self.tracker.largest_bytes
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:

@@ -17,9 +17,11 @@ from deepinv.distributed import distribute
 from deepinv.optim import ADMM, DRS, FISTA, HQS, PGD
 from deepinv.optim.data_fidelity import L2
 from deepinv.optim.prior import PnP
+from deepinv.utils import TensorList
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
+from dptrain.engine.problems import WholePhysics
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
@@ -37,11 +39,10 @@ class PlugAndPlay(Unrolled):
         self,
         algorithm: Algorithm,
         ctx: RankContext,
-        physics: Any,
+        physics: WholePhysics,
         network: torch.nn.Module,
         grid: TileGrid,
         *,
-        channels: int,
         step_size: float,
         norm_sq: float,
         sigma: float | None,
@@ -53,7 +54,7 @@ class PlugAndPlay(Unrolled):
         trainable: tuple[str, ...] = (),
     ) -> None:
         """
-        :param physics: a deepinv StackedLinearPhysics, whole on every rank; distributed here.
+        :param physics: its operators are distributed here.
         :param network: denoiser called as network(x, sigma).
         :param step_size: gamma; with trainable step sizes, the start of every gamma_k.
         :param norm_sq: ||A||^2 of the stacked operator.
@@ -76,7 +77,7 @@ class PlugAndPlay(Unrolled):
             unfold=True,
             trainable_params=learned,
         )
-        self.strategy = GridStrategy(grid, batch=1, channels=channels)
+        self.strategy = GridStrategy(grid, batch=1, channels=physics.channels)
         # The whole model in one dtype: deepinv makes trainable step sizes float32.
         self.optim = distribute(
             optim.to(dtype),
@@ -87,7 +88,7 @@ class PlugAndPlay(Unrolled):
             max_batch_size=max_batch_size,
             checkpoint_batches=checkpoint,
         )
-        self.physics = distribute(physics, ctx, type_object="linear_physics", dtype=dtype)
+        self.physics = distribute(physics.physics, ctx, type_object="linear_physics", dtype=dtype)
         # deepinv's implicit backward of a proximal step does not know stacked measurements; without it the steps are unrolled.
         self.physics.implicit_backward_solver = False
         # deepinv made the trainable ones float32 before they became `dtype`.
@@ -133,8 +134,8 @@ class PlugAndPlay(Unrolled):
         self.optim.init_params_algo = self.optim.params_algo.copy()
 
     def measured(self, y: Any) -> Any:
-        """y itself."""
-        return y
+        """y itself, as deepinv's list."""
+        return TensorList(list(y))
 
     def initial(self, measured: Any) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
@@ -154,14 +155,6 @@ class PlugAndPlay(Unrolled):
             state, optim.update_data_fidelity_fn(k), optim.update_prior_fn(k), params, measured, self.physics
         )
         return result
-
-    def local(self, image: torch.Tensor) -> torch.Tensor:
-        """The image itself."""
-        return image
-
-    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The image itself, on every rank."""
-        return x
 
     def elements(self, x: torch.Tensor) -> int:
         """Numbers in x."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dptrain.engine.problems import build_physics, operator_norm_sq
+from dptrain.engine.problems import WholePhysics, build_physics, operator_norm_sq
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import MultiframeSuperres, Spec
 
@@ -31,7 +31,8 @@ def main() -> None:
     spec = shrink(parse_spec(sys.stdin.read(), "stdin", Path.cwd(), ()).spec)
     device, dtype = torch.device("cpu"), torch.float64
     physics = build_physics(spec, device, dtype)
-    norm_sq = operator_norm_sq(physics, (1, 1, *spec.problem.image_size), device, dtype, spec.run.seed)
+    whole = WholePhysics(physics, (1, *spec.problem.image_size), device, dtype)
+    norm_sq = operator_norm_sq(whole, spec.run.seed)
     print(json.dumps({"norm_sq": norm_sq}))
 
 

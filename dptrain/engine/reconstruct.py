@@ -1,7 +1,7 @@
 """Reconstruction: the PnP iteration on every image of the data, PSNR and SSIM after each, one record per iteration.
 
-Truth and measurements are made as whole images on every rank; in the layout sharded the iterate is this rank's box, PSNR is that
-of the whole image, there is no SSIM yet, and rank 0 gathers what is written.
+Every rank works on its part of the image: all of it in the layout replicated, its box in the layout sharded. PSNR is that of the
+whole image; rank 0 writes what is written, a slab of all ranks' boxes at a time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dptrain.engine.metrics import psnr_of_mse, squared_error, ssim
 from dptrain.engine.outputs import write_image, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
-from dptrain.engine.saves import load_model, load_state, newest_save, write_save
+from dptrain.engine.saves import agreed_save, load_shards, load_state, write_save
 from dptrain.engine.session import Diverged, Session
 from dptrain.engine.unrolled import Unrolled
+from dptrain.geometry.boxes import empty_box
 
 SECTIONS = ("gradient", "denoise")
 
@@ -37,7 +38,7 @@ def run(session: Session) -> set[int]:
     """Reconstruct every image; returns the ids of the tiles this rank executed."""
     built = build(session.spec, session.ctx, **session.decided)
     algorithm, spec = built.algorithm, session.spec
-    images = build_data(spec, built.physics, role="infer", device=session.ctx.device, dtype=built.dtype)
+    images = build_data(spec, built.physics, role="infer")
     session.count_steps(len(images) * algorithm.iterations)
     algorithm.time_sections(session.meter)
     records, start, state = _resume(session, built)
@@ -81,7 +82,7 @@ def _one_image(
         sigma = torch.tensor([sample.noise_std], device=session.ctx.device, dtype=built.dtype)
     session.meter.watch(sample.measurements, sample.truth)
     measured = algorithm.measured(sample.measurements)
-    truth = None if sample.truth is None else algorithm.local(sample.truth)
+    truth = sample.truth
     if state is None:
         state = algorithm.initial(measured)
         records = [*records, ImageRecord(name=sample.name)]
@@ -92,31 +93,21 @@ def _one_image(
         state = algorithm.iterate(state, k, measured, sigma)
         x = state["est"][0]
         if not bool(torch.isfinite(algorithm.sum(x.sum()))):
-            _keep_finite(session, algorithm, previous["est"][0], sample, label)
+            write_image(session, built.physics, "last-finite", previous["est"][0], sample, label=label)
+            # All ranks are here, since they agreed; the first to leave would have rank 0 ended mid-file.
+            session.ctx.barrier()
             raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
         session.done(index * iterations + k + 1, seconds, psnr_db=psnr, ssim=similarity, loss=None)
         if k + 1 < iterations and session.requests.agree(session.ctx.device):
-            _interrupt(session, algorithm, records, state, index, k + 1)
-    # Made again for the picture rather than kept: a full image less during the iterations. Collectives, so on every rank.
-    initial, final = algorithm.whole(algorithm.initial(measured)["est"][0]), algorithm.whole(state["est"][0])
-    if session.first:
-        assert final is not None
-        path = records[-1].psnr_db
-        write_image(session, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
+            _interrupt(session, built, records, state, index, k + 1)
+    # Made again for the picture rather than kept: an image less during the iterations.
+    initial, final = algorithm.initial(measured)["est"][0], state["est"][0]
+    path = records[-1].psnr_db
+    write_image(session, built.physics, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
     return records
-
-
-def _keep_finite(session: Session, algorithm: Unrolled, x: torch.Tensor, sample: Any, label: str) -> None:
-    """Write the last finite iterate; all ranks are here, since they agreed that the next one is not finite."""
-    image = algorithm.whole(x)
-    if session.first:
-        assert image is not None
-        write_image(session, "last-finite", image, sample, label=label)
-    # The first to leave would have rank 0 ended mid-file.
-    session.ctx.barrier()
 
 
 def _measure(
@@ -137,39 +128,32 @@ def _measure(
 
 
 def _interrupt(
-    session: Session,
-    algorithm: Unrolled,
-    records: list[ImageRecord],
-    state: dict[str, Any],
-    index: int,
-    done: int,
+    session: Session, built: Built, records: list[ImageRecord], state: dict[str, Any], index: int, done: int
 ) -> None:
-    """Save the whole iterate, so that any number of ranks can go on, and ask to be started again."""
+    """Save every rank's part of the iterate, so that any number of ranks can go on, and ask to be started again."""
     step = index * session.spec.algorithm.iterations + done
-    estimates = {}
-    for i, tensor in enumerate(state["est"]):
-        image = algorithm.whole(tensor)
-        if image is not None and session.first:
-            estimates[f"est{i}"] = image.clone()
-    if session.first:
-        kept = {
-            "image": index,
-            "iteration": done,
-            "it": int(state.get("it", 0)),
-            "records": [asdict(r) for r in records],
-        }
-        write_save(session.paths, step, estimates, kept, session.spec.run.keep_saves)
+    kept = {
+        "image": index,
+        "iteration": done,
+        "it": int(state.get("it", 0)),
+        "records": [asdict(r) for r in records],
+    }
+    estimates = {f"est{i}": tensor.clone() for i, tensor in enumerate(state["est"])}
+    # Of the layout replicated one rank has all that there is.
+    mine = not built.algorithm.holds_whole or session.first
+    box = built.physics.box if mine else empty_box(len(built.physics.box))
+    write_save(session.paths, step, kept, session.spec.run.keep_saves, shard=(box, estimates), rank=session.env.rank)
     leave_for_requeue(session, step)
 
 
 def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[int, int], dict[str, Any] | None]:
     """Records, (image, iteration) to go on with, and the iterate: from the newest save, or the start."""
-    found = newest_save(session.paths)
+    found = agreed_save(session.paths)
     if found is None:
         return [], (0, 0), None
-    kept, tensors = load_state(found[1]), load_model(found[1])
+    kept, tensors = load_state(found[1]), load_shards(found[1], built.physics.box)
     where = {"device": session.ctx.device, "dtype": built.dtype}
-    estimates = tuple(built.algorithm.local(tensors[f"est{i}"]).to(**where) for i in range(len(tensors)))
+    estimates = tuple(tensors[f"est{i}"].to(**where) for i in range(len(tensors)))
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
     return records, (kept["image"], kept["iteration"]), {"est": estimates, "cost": None, "it": kept["it"]}

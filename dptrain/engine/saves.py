@@ -1,7 +1,9 @@
 """Saves: what training or an interrupted reconstruction needs to go on. (The word checkpoint means activation checkpointing.)
 
-A save is a folder `saves/step-<n>/` with `model.safetensors`, `state.pt` (read in torch's restricted mode) and `manifest.json`
-(sizes and SHA-256 of the others). It is written beside, flushed to disk and renamed by rank 0: complete or absent.
+A save is a folder `saves/step-<n>/` with `state.pt` (read in torch's restricted mode), `manifest.json` (sizes and SHA-256 of the
+others), and what there is once as `model.safetensors` (weights), what every rank has its part of as `shard-<rank>.safetensors`
+(iterates; the box is in the file). It is written beside, flushed to disk and renamed by rank 0: complete or absent. Any number of
+ranks can read the shards of any other.
 """
 
 from __future__ import annotations
@@ -11,16 +13,20 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from dptrain.geometry.boxes import Box, cells, intersect, shape_of, slices
 from dptrain.records.intent import write_json
 from dptrain.records.paths import RunPaths
 
 MODEL, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+SHARD = "shard-"
+Tensors = dict[str, torch.Tensor]
 
 
 def rng_states() -> list[dict[str, torch.Tensor]]:
@@ -28,11 +34,7 @@ def rng_states() -> list[dict[str, torch.Tensor]]:
     mine = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         mine["cuda"] = torch.cuda.get_rng_state()
-    if not dist.is_initialized():
-        return [mine]
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    return every
+    return _gathered(mine)
 
 
 def restore_rng(states: list[dict[str, torch.Tensor]], rank: int) -> None:
@@ -43,38 +45,126 @@ def restore_rng(states: list[dict[str, torch.Tensor]], rank: int) -> None:
             torch.cuda.set_rng_state(states[rank]["cuda"])
 
 
-def write_save(paths: RunPaths, step: int, model: dict[str, torch.Tensor], state: dict[str, Any], keep: int) -> None:
-    """Write one save, then remove all but the newest `keep`. Rank 0 only.
+def write_save(
+    paths: RunPaths,
+    step: int,
+    state: dict[str, Any],
+    keep: int,
+    *,
+    model: Tensors | None = None,
+    shard: tuple[Box, Tensors] | None = None,
+    rank: int = 0,
+) -> None:
+    """Write one save, then remove all but the newest `keep`. With shards a collective, without them rank 0 only.
 
-    :param model: name -> tensor.
-    :param state: plain containers, numbers, strings and tensors only.
-    :raises OSError: a full disk; what was written beside is removed, earlier saves stay.
+    :param state: plain containers, numbers, strings and tensors only; rank 0's is written.
+    :param model: name -> tensor; rank 0's is written.
+    :param shard: this rank's box and its parts (B, C, *box) of whole images by name; None: there are no shards.
+    :raises OSError: a full disk; earlier saves stay.
     """
     target = paths.save(step)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    try:
-        save_file({k: v.detach().cpu().contiguous() for k, v in model.items()}, beside / MODEL)
-        torch.save(state, beside / STATE)
-        files = {
-            name: {"bytes": (beside / name).stat().st_size, "sha256": _digest(beside / name)} for name in (MODEL, STATE)
-        }
-        write_json(beside / MANIFEST, {"step": step, "files": files})
-        for name in (MODEL, STATE, MANIFEST):
-            _sync(beside / name)
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
-        _sync(paths.saves)
-    finally:
+    beside = target.with_name(f".{target.name}.partial")
+    if rank == 0:
         shutil.rmtree(beside, ignore_errors=True)
-    for old in save_steps(paths)[:-keep]:
-        shutil.rmtree(paths.save(old))
+        beside.mkdir()
+    try:
+        files = _write_shards(beside, rank, *shard) if shard is not None else {}
+        if rank == 0:
+            _complete(beside, target, step, state, model, files)
+    finally:
+        if rank == 0:
+            shutil.rmtree(beside, ignore_errors=True)
+    if rank == 0:
+        for old in save_steps(paths)[:-keep]:
+            shutil.rmtree(paths.save(old))
+    if shard is not None:
+        _meet()
+
+
+def _write_shards(beside: Path, rank: int, box: Box, tensors: Tensors) -> dict[str, Any]:
+    """Every rank's shard; their entries in the manifest."""
+    _meet()  # The folder is there.
+    mine: dict[str, Any] = {}
+    if cells(box):
+        path = beside / f"{SHARD}{rank}.safetensors"
+        save_file(_plain(tensors), path, metadata={"box": json.dumps(box)})
+        mine[path.name] = _entry(path)
+        _sync(path)
+    return {name: entry for files in _gathered(mine) for name, entry in files.items()}
+
+
+def _complete(
+    beside: Path, target: Path, step: int, state: dict[str, Any], model: Tensors | None, files: dict[str, Any]
+) -> None:
+    """Rank 0's files, the manifest, and the new name."""
+    if model is not None:
+        save_file(_plain(model), beside / MODEL)
+    torch.save(state, beside / STATE)
+    own = [STATE] if model is None else [MODEL, STATE]
+    files = {name: _entry(beside / name) for name in own} | files
+    write_json(beside / MANIFEST, {"step": step, "files": files})
+    for name in (*own, MANIFEST):
+        _sync(beside / name)
+    shutil.rmtree(target, ignore_errors=True)
+    beside.rename(target)
+    _sync(target.parent)
+
+
+def load_shards(save: Path, box: Box) -> Tensors:
+    """The parts (B, C, *box) of whole images, by name, on CPU; only what lies in the box is read.
+
+    :param box: of any rank of any number of ranks.
+    """
+    made: Tensors = {}
+    for path in sorted(save.glob(f"{SHARD}*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            held = tuple((start, stop) for start, stop in json.loads(file.metadata()["box"]))
+            common = intersect(held, box)
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                lead = part.get_shape()[:2]
+                if name not in made:
+                    made[name] = file.get_tensor(name).new_empty((*lead, *shape_of(box)))
+                if common is not None:
+                    made[name][slices(common, box, lead=2)] = part[slices(common, held, lead=2)]
+    return made
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _digest(path)}
+
+
+def _plain(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _gathered(mine: Any) -> list[Any]:
+    """Of every rank, in rank order; a collective."""
+    if not dist.is_initialized():
+        return [mine]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    return every
+
+
+def _meet() -> None:
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def save_steps(paths: RunPaths) -> list[int]:
     """Steps that have a save, ascending; not yet verified."""
     return sorted(int(p.name[5:]) for p in paths.saves.glob("step-*") if p.name[5:].isdigit())
+
+
+def agreed_save(paths: RunPaths) -> tuple[int, Path] | None:
+    """The newest save as rank 0 finds it, for every rank; a collective."""
+    found: list[Any] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        found = [newest_save(paths)]
+    if dist.is_initialized():
+        dist.broadcast_object_list(found)
+    return cast(tuple[int, Path] | None, found[0])
 
 
 def newest_save(paths: RunPaths) -> tuple[int, Path] | None:
@@ -87,9 +177,9 @@ def newest_save(paths: RunPaths) -> tuple[int, Path] | None:
     return None
 
 
-def load_model(save: Path) -> dict[str, torch.Tensor]:
+def load_model(save: Path) -> Tensors:
     """Tensors of the model, on CPU."""
-    tensors: dict[str, torch.Tensor] = load_file(save / MODEL)
+    tensors: Tensors = load_file(save / MODEL)
     return tensors
 
 

@@ -2,9 +2,8 @@
 
 PGD and FISTA as deepinv writes them, x_{k+1} = D_sigma(z_k - gamma grad f(z_k)), on the pieces that work on boxes. A^T y is
 computed once and is all that stays of the measurements. Retained per unrolled step: boxes and their halos, no whole image.
-Truth and measurements are still made as whole images on every rank, and output is gathered on rank 0.
 
-Letters: x, z iterates (B, C, *box) of this rank's box; y a TensorList of O operators' measurements of whole images.
+Letters: x, z iterates (B, C, *box) of this rank's box; y a list of O tensors, its part of the operators' measurements.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from typing import Any
 import torch
 
 from dptrain.engine.context import RankContext
-from dptrain.engine.exchange import Exchange
-from dptrain.engine.fidelity import DataFidelity, operators_stride
 from dptrain.engine.measure import Meter
 from dptrain.engine.sharded_denoiser import ShardedDenoiser
+from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.tiled import InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
-from dptrain.geometry.boxes import slices, split_boxes, whole
-from dptrain.geometry.messages import exchange_plan
 from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Algorithm
 
@@ -41,11 +37,10 @@ class ShardedPlugAndPlay(Unrolled):
         self,
         algorithm: Algorithm,
         ctx: RankContext,
-        physics: Any,
+        physics: ShardedPhysics,
         network: torch.nn.Module,
         grid: TileGrid,
         *,
-        channels: int,
         step_size: float,
         norm_sq: float,
         sigma: float | None,
@@ -57,7 +52,7 @@ class ShardedPlugAndPlay(Unrolled):
         trainable: tuple[str, ...] = (),
     ) -> None:
         """
-        :param physics: a deepinv StackedLinearPhysics, whole on every rank.
+        :param physics: of this rank's box.
         :param network: denoiser called as network(x, sigma).
         :param step_size: gamma; with trainable step sizes, the start of every gamma_k.
         :param norm_sq: ||A||^2 of the stacked operator.
@@ -70,22 +65,17 @@ class ShardedPlugAndPlay(Unrolled):
         assert algorithm.name in ("pgd", "fista"), "the loader refuses the others"
         network.requires_grad_("denoiser" in trainable)
         self._shape = grid.shape
-        owned = split_boxes(grid.shape, ctx.world_size, operators_stride(physics, grid.shape))
-        self.box = owned[ctx.rank]
-        self.fidelity = DataFidelity(physics, (channels, *grid.shape), owned, ctx.rank, on_sent=ctx.sent)
+        self.fidelity = physics.fidelity
         self.denoiser = ShardedDenoiser(
             InnerDenoiser(network, bf16=bf16, compiled=compiled),
             grid,
-            owned,
+            physics.owned,
             ctx.rank,
             max_batch_size=max_batch_size,
             checkpoint=checkpoint,
             fill_batches=compiled,
             on_sent=ctx.sent,
         )
-        on_first = [[whole(grid.shape)], *([] for _ in owned[1:])]
-        plan = exchange_plan([[box] for box in owned], on_first, grid.shape)
-        self._to_first = Exchange(plan, ctx.rank, on_sent=ctx.sent)
         steps = self.iterations if {"step_size", "sigma"} & set(trainable) else 1
         self.gamma_k = _scalars([step_size] * steps, dtype, ctx.device, "step_size" in trainable)
         self.sigma_k = _scalars([sigma or 0.0] * steps, dtype, ctx.device, "sigma" in trainable)
@@ -132,7 +122,7 @@ class ShardedPlugAndPlay(Unrolled):
     def measured(self, y: Any) -> torch.Tensor:
         """A^T y on this rank's box."""
         with torch.no_grad():
-            return self.fidelity.A_adjoint([self.fidelity.take(i, part) for i, part in enumerate(y)])
+            return self.fidelity.A_adjoint(y)
 
     def initial(self, measured: torch.Tensor) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
@@ -155,16 +145,6 @@ class ShardedPlugAndPlay(Unrolled):
             return {"est": (x,), "it": step + 1}
         alpha = (step + FISTA_A - 1) / (step + FISTA_A)
         return {"est": (x, x + alpha * (x - state["est"][0])), "it": step + 1}
-
-    def local(self, image: torch.Tensor) -> torch.Tensor:
-        """This rank's box of a whole image, as a tensor of its own."""
-        return image[slices(self.box, whole(self._shape), lead=2)].clone(memory_format=torch.contiguous_format)
-
-    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The whole image on rank 0, None elsewhere."""
-        with torch.no_grad():
-            (image,) = self._to_first.copy_out((x,))
-        return image if self.ctx.rank == 0 else None
 
     def elements(self, x: torch.Tensor) -> int:
         """Numbers in the whole images of which x is this rank's box."""

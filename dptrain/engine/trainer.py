@@ -1,8 +1,8 @@
 """Training of the unrolled network: Adam on denoiser weights, gamma_k and sigma_k, one image batch spread over all ranks.
 
-Every rank reads the same batch in the same order, as whole images. In the layout replicated it computes the same loss on the whole
-image, and deepinv sums tile gradients over ranks in the backward pass. In the layout sharded it cuts the batch to its box; its loss
-is the sum over its box by the number of elements of the whole, and gradients are summed over ranks after the backward pass.
+Every rank reads its part of the same batch in the same order. In the layout replicated that is all of it: every rank computes the
+same loss, and deepinv sums tile gradients over ranks in the backward pass. In the layout sharded it is a box; the loss is the sum
+over the box by the number of elements of the whole, and gradients are summed over ranks after the backward pass.
 Saves hold all that a restart needs, so that stopped-and-resumed equals uninterrupted.
 """
 
@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from deepinv.utils import TensorList
 
 from dptrain.engine.build import Built, build
 from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_curve, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
-from dptrain.engine.saves import load_model, load_state, newest_save, restore_rng, rng_states, write_save
+from dptrain.engine.saves import agreed_save, load_model, load_state, restore_rng, rng_states, write_save
 from dptrain.engine.session import Diverged, Session
 from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
@@ -37,14 +36,11 @@ COSINE_FLOOR = 0.01
 
 @dataclass(kw_only=True)
 class Batch:
-    """Truth of shape (B, C, ...), measurements of the same B images, noise level (B,) where the denoiser is told it.
-
-    Of whole images as it is made, of this rank's part after `cut_batch`.
-    """
+    """This rank's part of B images: truth (B, C, *box), noise level (B,) where the denoiser is told it."""
 
     truth: torch.Tensor
-    measurements: Any
-    """A TensorList; once cut what the algorithm needs of it."""
+    measured: Any
+    """What the algorithm needs of the measurements."""
     sigma: torch.Tensor | None
 
 
@@ -65,9 +61,8 @@ def run(session: Session) -> set[int]:
     blind = session.spec.algorithm.sigma == "noise"
     trainable = tuple(name for name in train.trainable if not (blind and name == "sigma"))
     built = build(session.spec, session.ctx, **session.decided, trainable=trainable)
-    where: dict[str, Any] = {"device": session.ctx.device, "dtype": built.dtype}
-    images = build_data(session.spec, built.physics, role="train", **where)
-    held_out = build_data(session.spec, built.physics, role="held_out", **where) if train.held_out else []
+    images = build_data(session.spec, built.physics, role="train")
+    held_out = build_data(session.spec, built.physics, role="held_out") if train.held_out else []
     optimizer = torch.optim.Adam([p for p in built.algorithm.parameters() if p.requires_grad], lr=train.learning_rate)
     progress = _resume(session, built, optimizer)
     session.count_steps(train.steps)
@@ -122,26 +117,18 @@ def data_order(images: int, seed: int, start: int) -> Iterator[int]:
 def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
     """Scalar loss of the unrolled network on one batch, with its graph: this rank's share of it, summed by `algorithm.sum`."""
     algorithm = built.algorithm
-    x = algorithm(batch.measurements, batch.sigma)
+    x = algorithm(batch.measured, batch.sigma)
     return LOSSES[loss](x - batch.truth).sum() / algorithm.elements(x)
 
 
-def make_batch(samples: list[Any], blind: bool) -> Batch:
-    """Put single-image samples together along the batch axis."""
+def make_batch(samples: list[Any], algorithm: Unrolled, blind: bool) -> Batch:
+    """Put single-image samples together along the batch axis; a collective."""
     first = samples[0].truth
+    y = [torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]
     return Batch(
         truth=torch.cat([s.truth for s in samples]),
-        measurements=TensorList(
-            [torch.cat(list(parts)) for parts in zip(*(s.measurements for s in samples), strict=True)]
-        ),
+        measured=algorithm.measured(y),
         sigma=first.new_tensor([s.noise_std for s in samples]) if blind else None,
-    )
-
-
-def cut_batch(batch: Batch, algorithm: Unrolled) -> Batch:
-    """This rank's part of a batch; a collective."""
-    return Batch(
-        truth=algorithm.local(batch.truth), measurements=algorithm.measured(batch.measurements), sigma=batch.sigma
     )
 
 
@@ -159,7 +146,7 @@ def _step(
     rate = learning_rate(train, step)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    meter.watch(batch.truth, batch.measurements)
+    meter.watch(batch.truth, batch.measured)
     begin = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
     with meter.section("forward"):
@@ -182,20 +169,26 @@ def _step(
 def _batches(session: Session, built: Built, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:
     """Batches from step `start` + 1 on."""
     cache: dict[int, Any] = {}
+    keep: bool | None = None
     order = data_order(len(images), session.spec.run.seed, start * train.batch_size)
 
     def sample(index: int) -> Any:
+        nonlocal keep
         if index in cache:
             return cache[index]
         with session.meter.paused():
             made = images[index]
-        size = sum(t.numel() * t.element_size() for t in [made.truth, *made.measurements])
-        if size * len(images) <= CACHE_BYTES:
+        if keep is None:
+            # The largest rank's: they must agree, since making an image takes all of them.
+            size = sum(t.nbytes for t in [made.truth, *made.measurements])
+            keep = built.algorithm.largest(size) * len(images) <= CACHE_BYTES
+        if keep:
             cache[index] = made
         return made
 
     while True:
-        yield cut_batch(make_batch([sample(next(order)) for _ in range(train.batch_size)], blind), built.algorithm)
+        samples = [sample(next(order)) for _ in range(train.batch_size)]
+        yield make_batch(samples, built.algorithm, blind)
 
 
 def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress) -> None:
@@ -208,8 +201,8 @@ def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress)
     with torch.no_grad():
         for index in range(len(held_out)):
             with session.meter.paused():
-                batch = cut_batch(make_batch([held_out[index]], blind), built.algorithm)
-            x = built.algorithm(batch.measurements, batch.sigma)
+                batch = make_batch([held_out[index]], built.algorithm, blind)
+            x = built.algorithm(batch.measured, batch.sigma)
             with session.meter.paused():
                 error = built.algorithm.sum(squared_error(x, batch.truth))
                 values.append(psnr_of_mse(float(error) / built.algorithm.elements(x)))
@@ -235,13 +228,13 @@ def _save(session: Session, built: Built, optimizer: torch.optim.Optimizer, prog
         }
         weights = {f"denoiser.{name}": tensor for name, tensor in built.algorithm.network.state_dict().items()}
         state = {"optimizer": optimizer.state_dict(), "progress": vars(progress), "rng": states}
-        write_save(session.paths, progress.step, {**weights, **values}, state, session.spec.run.keep_saves)
+        write_save(session.paths, progress.step, state, session.spec.run.keep_saves, model={**weights, **values})
         session.events.write("save", step=progress.step, seconds=round(time.perf_counter() - begin, 3))
 
 
 def _resume(session: Session, built: Built, optimizer: torch.optim.Optimizer) -> Progress:
     """Continue from the newest complete save, or start."""
-    found = newest_save(session.paths)
+    found = agreed_save(session.paths)
     if found is None:
         return Progress()
     tensors, state = load_model(found[1]), load_state(found[1])

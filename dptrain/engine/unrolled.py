@@ -1,9 +1,9 @@
 """What the loops of reconstruction and training see of an algorithm, whatever the layout of its images.
 
-x_{k+1} = D_sigma(x_k - gamma grad f(x_k)) or a relative of it. Images, measurements and metrics of a rank are its `local` part:
-all of them in the layout replicated, those of its box in the layout sharded.
+x_{k+1} = D_sigma(x_k - gamma grad f(x_k)) or a relative of it. Images, measurements and metrics of a rank are its part: all of
+them in the layout replicated, those of its box in the layout sharded.
 
-Letters: x an iterate (B, C, ...), the rank's part of it; y the measurements of whole images, a TensorList of O tensors.
+Letters: x an iterate (B, C, ...), the rank's part of it; y the rank's part of O operators' measurements, a list of tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
@@ -26,7 +27,7 @@ class Unrolled(torch.nn.Module, ABC):
     """One algorithm with its denoiser, physics and step sizes, ready to iterate."""
 
     holds_whole: bool
-    """Whether the local part is the whole image."""
+    """Whether the rank's part is the whole image."""
 
     def __init__(self, algorithm: Algorithm, ctx: RankContext, norm_sq: float, dtype: torch.dtype) -> None:
         """
@@ -71,24 +72,23 @@ class Unrolled(torch.nn.Module, ABC):
         """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k. A collective."""
 
     @abstractmethod
-    def local(self, image: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole image (B, C, ...)."""
-
-    @abstractmethod
-    def whole(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The whole image of the ranks' parts: on rank 0, None on ranks that do not hold it; a collective."""
-
-    @abstractmethod
     def elements(self, x: torch.Tensor) -> int:
         """Numbers in the whole images of which x is this rank's part."""
 
     @abstractmethod
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        """A value that was summed over local parts, summed over whole images, without a graph; a collective."""
+        """A value that was summed over the ranks' parts, summed over whole images, without a graph; a collective."""
+
+    def largest(self, number: float) -> float:
+        """The largest of the ranks' numbers; a collective."""
+        value = torch.tensor(number, dtype=torch.float64, device=self.ctx.device)
+        if self.ctx.use_dist and self.ctx.world_size > 1:
+            dist.all_reduce(value, dist.ReduceOp.MAX)
+        return float(value)
 
     @abstractmethod
     def sync_gradients(self) -> None:
-        """After the backward pass of a loss over local parts: every `.grad` is that of the whole loss; a collective."""
+        """After the backward pass of a loss over the ranks' parts: every `.grad` is that of the whole loss; a collective."""
 
     @abstractmethod
     def time_sections(self, meter: Meter) -> None:

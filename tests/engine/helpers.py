@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from dptrain.engine.build import DTYPES, build
+from dptrain.engine.build import build
 from dptrain.engine.context import RankContext, RankEnvironment
 from dptrain.engine.pnp import PlugAndPlay
-from dptrain.engine.problems import build_data
+from dptrain.engine.problems import RankPhysics, Sample, build_data
 from dptrain.spec.schema import (
     Algorithm,
     Denoiser,
@@ -52,17 +52,23 @@ def context(env: RankEnvironment) -> RankContext:
 
 def algorithm_of(
     spec: Spec, ctx: RankContext, *, checkpoint: str = "always", batch: int = 1, trainable: tuple[str, ...] = ()
-) -> tuple[PlugAndPlay, Any]:
+) -> tuple[PlugAndPlay, RankPhysics]:
     """The algorithm in the layout replicated and the physics of a spec, as `engine.build` makes them."""
     built = build(spec, ctx, max_batch_size=batch, checkpoint=checkpoint, trainable=trainable)
     assert isinstance(built.algorithm, PlugAndPlay)
     return built.algorithm, built.physics
 
 
-def sample_of(spec: Spec, physics: Any, ctx: RankContext) -> Any:
-    """The first image of a spec."""
-    dtype = DTYPES[spec.resources.precision]
-    return build_data(spec, physics, role="infer", device=ctx.device, dtype=dtype)[0]
+def sample_of(spec: Spec, physics: RankPhysics) -> Sample:
+    """This rank's part of the first image of a spec."""
+    return build_data(spec, physics, role="infer")[0]
+
+
+def whole_of(physics: RankPhysics, x: torch.Tensor) -> torch.Tensor | None:
+    """The whole image (B, C, ...) on rank 0, of every rank's part (B, C, *box)."""
+    images = [[slab for _, slab in physics.slabs(image[None])] for image in x]
+    first = [[slab for slab in slabs if slab is not None] for slabs in images]
+    return torch.stack([torch.cat(slabs, 1) for slabs in first]) if physics.first else None
 
 
 def reconstruct(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor, list[int], int]:
@@ -70,7 +76,7 @@ def reconstruct(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor, list[in
     ctx = context(env)
     algorithm, physics = algorithm_of(spec, ctx)
     with torch.no_grad():
-        x = algorithm(sample_of(spec, physics, ctx).measurements)
+        x = algorithm(sample_of(spec, physics).measurements)
     return x, sorted(algorithm.executed), ctx.bytes_sent
 
 
@@ -82,14 +88,20 @@ def first_gradient(
     algorithm, physics = algorithm_of(
         spec, ctx, checkpoint=checkpoint, batch=batch, trainable=("denoiser", "step_size", "sigma")
     )
-    sample = sample_of(spec, physics, ctx)
-    loss = torch.nn.functional.mse_loss(algorithm(sample.measurements), sample.truth)
+    sample = sample_of(spec, physics)
+    loss = torch.nn.functional.mse_loss(algorithm(sample.measurements), truth_of(sample))
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = {
         name: p.grad.clone() for name, p in algorithm.named_parameters() if p.requires_grad and p.grad is not None
     }
     assert len(gradients) == sum(p.requires_grad for p in algorithm.parameters())
     return float(loss.detach()), gradients
+
+
+def truth_of(sample: Sample) -> torch.Tensor:
+    """Its truth, which it has."""
+    assert sample.truth is not None
+    return sample.truth
 
 
 def with_tiling(spec: Spec, **changes: Any) -> Spec:

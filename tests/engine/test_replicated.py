@@ -31,6 +31,7 @@ from tests.engine.helpers import (
     reconstruct,
     sample_of,
     single,
+    truth_of,
     with_tiling,
 )
 from tests.ranks import RankPool
@@ -144,7 +145,7 @@ def test_noise_level_per_image_reaches_every_tile() -> None:
     ctx = context(single())
     algorithm, physics = algorithm_of(SMALL, ctx, batch=4)
     algorithm.optim.prior[0].denoiser.processor = InnerDenoiser(Constant())
-    y = sample_of(SMALL, physics, ctx).measurements
+    y = sample_of(SMALL, physics).measurements
     batch = type(y)([torch.cat([m, m]) for m in y])
     with torch.no_grad():
         x = algorithm(batch, torch.tensor([0.1, 0.3], dtype=torch.float64))
@@ -172,8 +173,8 @@ def test_psnr_of_the_first_iterate_is_that_of_the_scaled_adjoint() -> None:
     spec = replace(SMALL, problem=replace(SMALL.problem, physics=physics_spec))
     ctx = context(single())
     algorithm, physics = algorithm_of(spec, ctx)
-    sample = sample_of(spec, physics, ctx)
+    sample = sample_of(spec, physics)
     x = algorithm.initial(sample.measurements)["est"][0]
     # ||A||^2 is about 4 here; an unscaled A^T y would be four times too bright.
     assert algorithm.norm_sq == pytest.approx(3.99, abs=0.02)
-    assert psnr_db(x, sample.truth) > 15
+    assert psnr_db(x, truth_of(sample)) > 15

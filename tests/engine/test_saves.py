@@ -21,7 +21,8 @@ def run(tmp_path: Path) -> RunPaths:
 
 def save(run: RunPaths, step: int, keep: int = 9) -> None:
     model = {"denoiser.w": torch.full((3,), float(step)), "step_size": torch.tensor([0.5])}
-    write_save(run, step, model, {"step": step, "rng": [{"cpu": torch.get_rng_state()}], "loss": [0.5, 0.25]}, keep)
+    state = {"step": step, "rng": [{"cpu": torch.get_rng_state()}], "loss": [0.5, 0.25]}
+    write_save(run, step, state, keep, model=model)
 
 
 def test_what_is_saved_comes_back(run: RunPaths) -> None:

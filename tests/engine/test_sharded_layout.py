@@ -17,11 +17,13 @@ from dptrain.engine.build import build
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.local_physics import local_stages
 from dptrain.engine.problems import build_physics
-from dptrain.engine.trainer import cut_batch, make_batch, training_loss
+from dptrain.engine.saves import agreed_save, load_shards, write_save
+from dptrain.engine.trainer import make_batch, training_loss
 from dptrain.geometry.tiles import tile_grid
 from dptrain.plan.layouts import bytes_per_step, footprints
+from dptrain.records.paths import RunPaths
 from dptrain.spec.schema import Algorithm, Deblur, Denoise, Factory, Inpaint, MultiframeSuperres, Spec, Task, Tiling
-from tests.engine.helpers import SMALL, context, first_gradient, reconstruct, sample_of, single
+from tests.engine.helpers import SMALL, context, first_gradient, reconstruct, sample_of, single, whole_of
 from tests.local_runs import events, finish, result, running, signal_rank, wait_for
 from tests.ranks import RankPool
 
@@ -44,10 +46,10 @@ def on_boxes(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor | None, set
     """(whole x_K on rank 0, tiles executed, bytes sent) of one rank."""
     ctx = context(env)
     built = build(sharded(spec), ctx, max_batch_size=2, checkpoint="never")
-    sample = sample_of(spec, built.physics, ctx)
+    sample = sample_of(spec, built.physics)
     with torch.no_grad():
         x = built.algorithm(built.algorithm.measured(sample.measurements))
-    return built.algorithm.whole(x), built.algorithm.executed, ctx.bytes_sent
+    return whole_of(built.physics, x), built.algorithm.executed, ctx.bytes_sent
 
 
 def gradient_on_boxes(
@@ -56,8 +58,8 @@ def gradient_on_boxes(
     """(loss, gradients by name) as training has them before the optimiser's step."""
     ctx = context(env)
     built = build(sharded(spec), ctx, max_batch_size=batch, checkpoint=checkpoint, trainable=trainable)
-    whole = make_batch([sample_of(spec, built.physics, ctx)], blind=False)
-    loss = training_loss(built, cut_batch(whole, built.algorithm), "mse")
+    images = make_batch([sample_of(spec, built.physics)], built.algorithm, blind=False)
+    loss = training_loss(built, images, "mse")
     loss.backward()  # type: ignore[no-untyped-call]
     built.algorithm.sync_gradients()
     gradients = {n: p.grad for n, p in built.algorithm.named_parameters() if p.requires_grad}
@@ -163,10 +165,10 @@ def test_a_noise_level_per_image(ranks: RankPool) -> None:
 def _with_levels(env: RankEnvironment, *levels: float) -> torch.Tensor | None:
     ctx = context(env)
     built = build(SHARDED, ctx, max_batch_size=2, checkpoint="auto")
-    batch = make_batch([sample_of(SMALL, built.physics, ctx)] * len(levels), blind=False)
+    batch = make_batch([sample_of(SMALL, built.physics)] * len(levels), built.algorithm, blind=False)
     with torch.no_grad():
-        x = built.algorithm(built.algorithm.measured(batch.measurements), torch.tensor(levels, dtype=torch.float64))
-    return built.algorithm.whole(x)
+        x = built.algorithm(batch.measured, torch.tensor(levels, dtype=torch.float64))
+    return whole_of(built.physics, x)
 
 
 class Spectrum(LinearPhysics):  # type: ignore[misc]
@@ -195,28 +197,35 @@ def test_a_users_global_operator(ranks: RankPool, world_size: int) -> None:
     check_gradients(ranks, spec, world_size)
 
 
-def _stretch(
-    env: RankEnvironment, spec: Spec, steps: range, kept: list[torch.Tensor] | None
-) -> list[torch.Tensor | None]:
-    """Whole estimates after some steps, from whole estimates as a save holds them."""
+def _stretch(env: RankEnvironment, spec: Spec, steps: range, folder: Path, keep: bool) -> torch.Tensor | None:
+    """The whole image after some steps, from the save in a folder where there is one; perhaps saved."""
     ctx = context(env)
     algorithm = (built := build(sharded(spec), ctx, max_batch_size=2, checkpoint="never")).algorithm
-    measured = algorithm.measured(sample_of(spec, built.physics, ctx).measurements)
+    measured = algorithm.measured(sample_of(spec, built.physics).measurements)
     state = algorithm.initial(measured)
-    if kept is not None:
-        state = {"est": tuple(algorithm.local(image) for image in kept), "it": steps.start}
+    paths, box = RunPaths(folder), built.physics.box
+    found = agreed_save(paths)
+    if found is not None:
+        tensors = load_shards(found[1], box)
+        state = {"est": (tensors["est0"], tensors["est1"]), "it": steps.start}
     with torch.no_grad():
         for k in steps:
             state = algorithm.iterate(state, k, measured)
-    return [algorithm.whole(x) for x in state["est"]]
+    if keep:
+        estimates = {f"est{i}": x for i, x in enumerate(state["est"])}
+        write_save(paths, steps.stop, {}, 1, shard=(box, estimates), rank=ctx.rank)
+    return whole_of(built.physics, state["est"][0])
 
 
-def test_another_number_of_ranks_goes_on_from_whole_estimates(ranks: RankPool) -> None:
+@pytest.mark.parametrize("saved_by", [1, 3, 4])
+def test_another_number_of_ranks_goes_on_from_a_save(ranks: RankPool, tmp_path: Path, saved_by: int) -> None:
     spec = replace(SMALL, algorithm=Algorithm(name="fista", iterations=4))
     expected = reconstruct(single(), spec)[0]
-    kept = ranks.run(3, _stretch, spec, range(2), None)[0]
-    for world_size in (1, 2, 4):
-        got = ranks.run(world_size, _stretch, spec, range(2, 4), kept)[0][0]
+    RunPaths(tmp_path / "run").create()
+    ranks.run(saved_by, _stretch, spec, range(2), tmp_path / "run", True)
+    assert len(list((tmp_path / "run").glob("saves/step-2/shard-*"))) == saved_by
+    for world_size in (1, 2, 6):
+        got = ranks.run(world_size, _stretch, spec, range(2, 4), tmp_path / "run", False)[0]
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
@@ -226,15 +235,16 @@ def _traffic(env: RankEnvironment, spec: Spec, task: Task) -> int:
     assert spec.train is not None
     trainable = spec.train.trainable if task == "train" else ()
     built = build(spec, ctx, max_batch_size=2, checkpoint="always", trainable=trainable)
-    whole = make_batch([sample_of(spec, built.physics, ctx)], blind=False)
+    sample = sample_of(spec, built.physics)
     if task == "infer":
-        measured = built.algorithm.measured(whole.measurements)
+        measured = built.algorithm.measured(sample.measurements)
         state, begin = built.algorithm.initial(measured), ctx.bytes_sent
         with torch.no_grad():
             built.algorithm.iterate(state, 0, measured)
         return ctx.bytes_sent - begin
     begin = ctx.bytes_sent
-    training_loss(built, cut_batch(whole, built.algorithm), "mse").backward()  # type: ignore[no-untyped-call]
+    batch = make_batch([sample], built.algorithm, blind=False)
+    training_loss(built, batch, "mse").backward()  # type: ignore[no-untyped-call]
     return ctx.bytes_sent - begin
 
 

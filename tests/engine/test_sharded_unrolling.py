@@ -16,7 +16,7 @@ from dptrain.engine.tiled import InnerDenoiser
 from dptrain.geometry.boxes import slices, split_boxes, whole
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.schema import Deblur, Inpaint, Spec, Tiling
-from tests.engine.helpers import SMALL, algorithm_of, context, sample_of, single
+from tests.engine.helpers import SMALL, algorithm_of, context, sample_of, single, truth_of
 from tests.ranks import RankPool
 
 STEP_SIZE = 0.8
@@ -56,17 +56,17 @@ def on_one_process(spec: Spec) -> tuple[float, Weights, list[torch.Tensor], list
     """The same by deepinv: (loss, gradients, ..., measurements, truth)."""
     ctx = context(single())
     algorithm, physics = algorithm_of(spec, ctx, trainable=("denoiser", "step_size", "sigma"))
-    sample = sample_of(spec, physics, ctx)
+    sample = sample_of(spec, physics)
     algorithm.norm_sq = 1.0
     with torch.no_grad():
         for name, value in (("stepsize", STEP_SIZE), ("g_param", SIGMA)):
             for parameter in algorithm.optim.params_algo[name]:
                 parameter.fill_(value)
-    loss = torch.nn.functional.mse_loss(algorithm(sample.measurements), sample.truth)
+    loss = torch.nn.functional.mse_loss(algorithm(sample.measurements), truth_of(sample))
     loss.backward()  # type: ignore[no-untyped-call]
     weights = {name: p.grad for name, p in algorithm.network.named_parameters() if p.grad is not None}
     scalars = [p.grad for name in ("stepsize", "g_param") for p in algorithm.optim.params_algo[name]]
-    return float(loss.detach()), weights, scalars, list(sample.measurements), sample.truth
+    return float(loss.detach()), weights, scalars, list(sample.measurements), truth_of(sample)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 6])

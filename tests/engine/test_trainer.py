@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrain.engine.problems import build_data, build_physics
+from dptrain.engine.build import build
+from dptrain.engine.problems import build_data
 from dptrain.engine.trainer import COSINE_FLOOR, data_order, learning_rate, make_batch
 from dptrain.spec.schema import Train
-from tests.engine.helpers import SMALL
+from tests.engine.helpers import SMALL, context, single
 
 
 @given(st.integers(1, 9), st.integers(0, 99), st.integers(0, 30))
@@ -39,15 +40,14 @@ def test_learning_rates() -> None:
 
 
 def test_a_batch_keeps_images_and_operators_apart() -> None:
-    cpu, dtype = torch.device("cpu"), torch.float64
-    physics = build_physics(SMALL, cpu, dtype)
-    images = build_data(SMALL, physics, role="train", device=cpu, dtype=dtype)
-    batch = make_batch([images[0], images[1]], blind=True)
-    assert batch.truth.shape == (2, 3, 40, 36) and len(batch.measurements) == 4
+    built = build(SMALL, context(single()), max_batch_size=1, checkpoint="auto")
+    images = build_data(SMALL, built.physics, role="train")
+    batch = make_batch([images[0], images[1]], built.algorithm, blind=True)
+    assert batch.truth.shape == (2, 3, 40, 36) and len(batch.measured) == 4
     for i in range(2):
         truth = images[i].truth
         assert truth is not None and torch.equal(batch.truth[i : i + 1], truth)
-        for whole, alone in zip(batch.measurements, images[i].measurements, strict=True):
+        for whole, alone in zip(batch.measured, images[i].measurements, strict=True):
             assert torch.equal(whole[i : i + 1], alone)
     assert batch.sigma is not None and batch.sigma.shape == (2,)
-    assert make_batch([images[0]], blind=False).sigma is None
+    assert make_batch([images[0]], built.algorithm, blind=False).sigma is None

@@ -13,6 +13,8 @@ import glob
 import logging
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +25,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dptrain.engine.problems.random_fields import generator
+from dptrain.engine.problems.tiff import Slicable, open_tiff
 from dptrain.errors import UsageError
+from dptrain.geometry.boxes import Box
 
 Array = NDArray[Any]
 LUMINANCE = (0.299, 0.587, 0.114)
@@ -47,31 +51,86 @@ def expand(patterns: Sequence[str], where: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def read_truth(
-    path: Path,
-    *,
-    image_size: tuple[int, ...],
-    channels: int,
-    value_range: tuple[float, float] | None,
-    crop: Literal["none", "center", "random"],
-    key: tuple[int | str, ...],
-    dtype: torch.dtype,
-) -> tuple[Tensor, int]:
-    """The image of a file, shape (C, *image_size), and the bits of its samples (8, 16 or 32).
+@dataclass(frozen=True, kw_only=True)
+class TruthFile:
+    """The image of a file, (C, *image_size), read whole or box by box; opened when first asked."""
 
-    :param key: what a random crop is drawn from.
-    """
-    array, has_alpha = _read(path, len(image_size))
-    array = _channels(path, array, channels, has_alpha)
-    array = array[(slice(None), *_window(path, array.shape[1:], image_size, crop, key))]
-    image = to_unit(path, array, value_range, dtype)
-    if len(image) == 3 and channels == 1:
-        weights = torch.tensor(LUMINANCE, dtype=dtype).reshape(3, *(1 for _ in image_size))
-        image = (image * weights).sum(0, keepdim=True)
-    return image, bits_of(array)
+    path: Path
+    image_size: tuple[int, ...]
+    channels: int
+    value_range: tuple[float, float] | None
+    crop: Literal["none", "center", "random"]
+    key: tuple[int | str, ...]
+    """What a random crop is drawn from."""
+    dtype: torch.dtype
+
+    @property
+    def in_parts(self) -> bool:
+        """NPY and TIFF; PNG and JPEG are decoded whole."""
+        return self.path.suffix.lower() in (".npy", ".tif", ".tiff")
+
+    @property
+    def bits(self) -> int:
+        """Of its samples."""
+        return bits_of(self._opened[0])
+
+    def read(self, box: Box | None) -> Tensor:
+        """The image in [0, 1] where the file has a range, on a box or whole.
+
+        :raises UsageError: a file that cannot be read as the spec says.
+        """
+        array, channels, starts = self._opened
+        window = box if box is not None else tuple((0, n) for n in self.image_size)
+        places = (slice(a + s, b + s) for (a, b), s in zip(window, starts, strict=True))
+        image = to_unit(self.path, np.asarray(array[(channels, *places)]), self.value_range, self.dtype)
+        if len(image) == 3 and self.channels == 1:
+            weights = torch.tensor(LUMINANCE, dtype=self.dtype).reshape(3, *(1 for _ in self.image_size))
+            image = (image * weights).sum(0, keepdim=True)
+        return image
+
+    @cached_property
+    def _opened(self) -> tuple[Slicable, slice, tuple[int, ...]]:
+        """Samples with channels first, the channels to take, and where the image starts."""
+        array, has_alpha = _open(self.path, len(self.image_size))
+        channels = _channels(self.path, array.shape, self.channels, has_alpha)
+        return array, channels, _starts(self.path, array.shape[1:], self.image_size, self.crop, self.key)
 
 
-def bits_of(array: Array) -> int:
+@dataclass(frozen=True, kw_only=True)
+class MeasuredFile:
+    """One operator's measurements in an NPY file, (C, ...)."""
+
+    path: Path
+    operator: int | None
+    """Its place along the first axis; None: the file has no such axis."""
+    value_range: tuple[float, float] | None
+    dtype: torch.dtype
+
+    in_parts = True
+
+    @property
+    def bits(self) -> int:
+        """Of the file's samples."""
+        return bits_of(self.array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, ...)."""
+        return self.array.shape
+
+    @cached_property
+    def array(self) -> Array:
+        """The measurements as they lie in the file."""
+        array = read_npy(self.path)
+        return array if self.operator is None else array[self.operator]
+
+    def read(self, box: Box | None) -> Tensor:
+        """The measurements of a box, or all."""
+        places = () if box is None else tuple(slice(*interval) for interval in box)
+        return to_unit(self.path, np.asarray(self.array[(slice(None), *places)]), self.value_range, self.dtype)
+
+
+def bits_of(array: Array | Slicable) -> int:
     """8, 16 or 32: what an output file must hold not to lose what the input had."""
     return {1: 8, 2: 16}.get(array.dtype.itemsize, 32) if array.dtype.kind in "uib" else 32
 
@@ -106,13 +165,13 @@ def read_npy(path: Path) -> Array:
         raise UsageError(f"{path}: not a readable NPY file of numbers ({error})") from None
 
 
-def _read(path: Path, axes: int) -> tuple[Array, bool]:
+def _open(path: Path, axes: int) -> tuple[Slicable, bool]:
     """Samples with channels first, and whether the last channel of 2 or 4 is alpha."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return _npy(path, axes), False
     if suffix in (".tif", ".tiff"):
-        return _tiff(path, axes)
+        return open_tiff(path, axes)
     if suffix in (".png", ".jpg", ".jpeg"):
         if axes != 2:
             raise UsageError(
@@ -133,26 +192,6 @@ def _npy(path: Path, axes: int) -> Array:
     raise UsageError(
         f"{path}: an array of shape {list(array.shape)}; expected {axes} axes (one channel) or {axes + 1} with channels first"
     )
-
-
-def _tiff(path: Path, axes: int) -> tuple[Array, bool]:
-    import tifffile
-
-    try:
-        with tifffile.TiffFile(path) as tiff:
-            series = tiff.series[0]
-            array, letters = np.asarray(series.asarray()), series.axes
-    except (tifffile.TiffFileError, ValueError, OSError, IndexError) as error:
-        raise UsageError(f"{path}: not a readable TIFF ({error})") from None
-    channel = letters.find("S") if "S" in letters else letters.find("C")
-    if channel < 0 and array.ndim == axes + 1:
-        channel = 0  # pages without a name for their axis: channels first, as in NPY
-    array = np.moveaxis(array, channel, 0) if channel >= 0 else array[None]
-    if array.ndim != axes + 1:
-        raise UsageError(
-            f"{path}: a TIFF with axes {letters} and shape {list(series.shape)}; image_size has {axes} axes"
-        )
-    return array, "S" in letters
 
 
 def _raster(path: Path) -> tuple[Array, bool]:
@@ -187,32 +226,33 @@ def _is_16_bit_colour_png(path: Path) -> bool:
     return bool(bits == 16 and colour_type != 0)
 
 
-def _channels(path: Path, array: Array, channels: int, has_alpha: bool) -> Array:
-    """The file's channels, without alpha; three remain where luminance is wanted (mixed after scaling)."""
-    have = array.shape[0]
+def _channels(path: Path, shape: tuple[int, ...], channels: int, has_alpha: bool) -> slice:
+    """Which of the file's channels: without alpha; three where luminance is wanted (mixed after scaling)."""
+    have = shape[0]
     if have == channels:
-        return array
+        return slice(None)
+    taken = slice(None)
     if has_alpha and have in (2, 4):
         log.warning("%s: alpha channel dropped", path)
-        array, have = array[:-1], have - 1
+        taken, have = slice(0, have - 1), have - 1
     if have == channels or (have == 3 and channels == 1):
-        return array
+        return taken
     advice = f"\n    write: problem: {{channels: {have}}}"
-    if array.shape[-1] in (channels, 3) and array.ndim == 3:
+    if shape[-1] in (channels, 3) and len(shape) == 3:
         advice = "\n    save it with channels first: numpy.moveaxis(a, -1, 0)"
     raise UsageError(f"{path}: {have} channel{'s' * (have != 1)}, problem.channels is {channels}" + advice)
 
 
-def _window(
+def _starts(
     path: Path,
     have: tuple[int, ...],
     want: tuple[int, ...],
     crop: Literal["none", "center", "random"],
     key: tuple[int | str, ...],
-) -> tuple[slice, ...]:
-    """Where `image_size` lies in a file's image."""
+) -> tuple[int, ...]:
+    """Where `image_size` begins in a file's image."""
     if have == want:
-        return tuple(slice(0, n) for n in want)
+        return (0,) * len(want)
     if any(h < w for h, w in zip(have, want, strict=True)):
         raise UsageError(
             f"{path}: {_by(have)} pixels, smaller than image_size {_by(want)}\n    write: image_size: {list(have)}"
@@ -223,11 +263,9 @@ def _window(
             f"    write: image_size: {list(have)}, or data: {{crop: center}} or {{crop: random}}"
         )
     if crop == "center":
-        starts = [(h - w) // 2 for h, w in zip(have, want, strict=True)]
-    else:
-        drawn = torch.rand(len(want), generator=generator(*key, "crop"), dtype=torch.float64).tolist()
-        starts = [int(u * (h - w + 1)) for u, h, w in zip(drawn, have, want, strict=True)]
-    return tuple(slice(s, s + w) for s, w in zip(starts, want, strict=True))
+        return tuple((h - w) // 2 for h, w in zip(have, want, strict=True))
+    drawn = torch.rand(len(want), generator=generator(*key, "crop"), dtype=torch.float64).tolist()
+    return tuple(int(u * (h - w + 1)) for u, h, w in zip(drawn, have, want, strict=True))
 
 
 def _by(size: Sequence[int]) -> str:

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 import torch
-from deepinv.physics import LinearPhysics
-from torch import Tensor
 
+from dptrain.engine.problems.parts import RankPhysics
 from dptrain.engine.problems.random_fields import normal_box
 
 TOLERANCE = 1e-4
 MAX_STEPS = 200
 
 
-def operator_norm_sq(
-    physics: LinearPhysics, image_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, seed: int
-) -> float:
-    """The squared norm to a relative error of about 1e-4, deterministic in `seed`.
+def operator_norm_sq(physics: RankPhysics, seed: int) -> float:
+    """The squared norm to a relative error of about 1e-4, deterministic in `seed`; a collective.
 
-    Lanczos' three-term recurrence: the largest eigenvalue of its small matrix. It holds three images and needs tens of products
-    where the power method needs hundreds (a blur's largest eigenvalues lie close together).
-
-    :param image_shape: (1, C, ...), of the operator's domain.
-    :param dtype: the operator's precision; sums of products are float64 in any case.
+    Lanczos' three-term recurrence: the largest eigenvalue of its small matrix. It holds three images (of them this rank's
+    part) and needs tens of products where the power method needs hundreds (a blur's largest eigenvalues lie close together).
+    Sums of products are float64 in any precision.
     """
-    start = normal_box((seed, "norm"), image_shape[1], [(0, n) for n in image_shape[2:]])[None]
-    v = (start + 1).to(device, dtype)  # a constant part: for blurs the largest eigenvector is near it
-    v = v / v.norm()
+    # A constant part: for blurs the largest eigenvector is near it.
+    start = normal_box((seed, "norm"), physics.channels, physics.box)[None] + 1
+    v = physics.empty().copy_(start)
+    del start
+    v /= physics.dot(v, v) ** 0.5
     previous, beta = torch.zeros_like(v), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
-    with torch.no_grad():
-        for _ in range(MAX_STEPS):
-            w = physics.A_adjoint(physics.A(v)) - beta * previous
-            diagonal.append(_dot(w, v))
-            w = w - diagonal[-1] * v
-            beta = _dot(w, w) ** 0.5
-            largest, last = _largest_eigenpair(diagonal, beside)
-            if beta * abs(last) <= TOLERANCE * largest or beta == 0:
-                break
-            beside.append(beta)
-            previous, v = v, w / beta
+    for _ in range(MAX_STEPS):
+        w = physics.normal(v) - beta * previous
+        diagonal.append(physics.dot(w, v))
+        w -= diagonal[-1] * v
+        beta = physics.dot(w, w) ** 0.5
+        largest, last = _largest_eigenpair(diagonal, beside)
+        if beta * abs(last) <= TOLERANCE * largest or beta == 0:
+            break
+        beside.append(beta)
+        previous, v = v, w / beta
     return largest
-
-
-def _dot(a: Tensor, b: Tensor) -> float:
-    return float((a.double() * b.double()).sum())
 
 
 def _largest_eigenpair(diagonal: list[float], beside: list[float]) -> tuple[float, float]:

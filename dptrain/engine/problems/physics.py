@@ -48,7 +48,7 @@ def _builtin(
         case Denoise():
             return denoise.build()
         case Inpaint():
-            return inpaint.build(image_size=image_size, channels=channels, seed=seed, keep=physics.keep)
+            return inpaint.build(image_size=image_size, seed=seed, keep=physics.keep)
 
 
 def _operators(made: object, function: str) -> list[LinearPhysics]:

@@ -63,12 +63,15 @@ def uniform_box(key: tuple[int | str, ...], channels: int, box: Box) -> Tensor:
     return _field(key, channels, box, torch.rand)
 
 
-def normal_like(key: tuple[int | str, ...], y: Tensor) -> Tensor:
-    """Standard normal samples for a tensor of shape (1, C, ...) or (1, M): its first axis after the batch is C when others follow."""
+def normal_like(key: tuple[int | str, ...], y: Tensor, place: Box | None = None) -> Tensor:
+    """Standard normal samples for a part of measurements, (1, C, *place), or for all of them, (1, C, ...) or (1, M).
+
+    :param place: where y lies; None: it is all. The first axis after the batch is C when others follow.
+    """
     shape = tuple(y.shape[1:])
     channels, spatial = (1, shape) if len(shape) == 1 else (shape[0], shape[1:])
-    noise = normal_box(key, channels, [(0, n) for n in spatial])
-    assert noise.numel() == prod(shape)
+    noise = normal_box(key, channels, [(0, n) for n in spatial] if place is None else place)
+    assert noise.numel() == prod(shape), (shape, place)
     return noise.reshape(y.shape).to(y)
 
 

@@ -1,4 +1,4 @@
-"""Where images come from: the shipped photograph, dead leaves, files, and user code. Each loads image i when asked, and keeps none.
+"""Where images come from: the shipped photograph, dead leaves, files, and user code. Each tells where image i lies, and keeps none.
 
 C = channels; a truth has shape (C, *image_size), its values in [0, 1] where the source has a range.
 """
@@ -6,32 +6,41 @@ C = channels; a truth has shape (C, *image_size), its values in [0, 1] where the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from dptrain.engine.problems.dead_leaves import dead_leaves
 from dptrain.engine.problems.factory import call_factory
-from dptrain.engine.problems.files import bits_of, expand, read_npy, read_truth, to_unit
+from dptrain.engine.problems.files import MeasuredFile, TruthFile, expand, read_npy, to_unit
+from dptrain.engine.problems.parts import Measured, Pixels
 from dptrain.engine.problems.random_fields import seed_of
 from dptrain.errors import UsageError
+from dptrain.geometry.boxes import Box, slices, whole
 from dptrain.spec.schema import Data, Factory, FileData, Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a source knows of one image."""
+    """What a source knows of one image; nothing of it is read yet."""
 
-    truth: Tensor | None
-    measurements: list[Tensor] | None = None
-    """One per operator, without a batch axis; None: to be simulated."""
+    truth: Pixels | None
+    measurements: Sequence[Measured] | None = None
+    """One per operator; None: to be simulated."""
     name: str
-    bit_depth: int = 8
+
+    @property
+    def bits(self) -> int:
+        """Bits per sample of the truth, else of the measurements."""
+        known = [pixels for pixels in (self.truth, *(self.measurements or ())) if pixels is not None]
+        return known[0].bits
 
 
 class Source(Protocol):
@@ -49,6 +58,25 @@ ENDLESS = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
+class Leaves:
+    """One image of dead leaves."""
+
+    seed: int
+    index: int
+    image_size: tuple[int, ...]
+    channels: int
+    dtype: torch.dtype
+
+    in_parts = True
+    bits = 8
+
+    def read(self, box: Box | None) -> Tensor:
+        """Made for the box alone."""
+        made = whole(self.image_size) if box is None else box
+        return dead_leaves(self.seed, self.index, made, self.image_size, self.channels).to(self.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Synthetic:
     """Dead leaves."""
 
@@ -61,8 +89,10 @@ class Synthetic:
         return ENDLESS
 
     def load(self, index: int) -> Picture:
-        truth = dead_leaves(self.seed, index, [(0, n) for n in self.image_size], self.image_size, self.channels)
-        return Picture(truth=truth.to(self.dtype), name=f"synthetic-{index}")
+        truth = Leaves(
+            seed=self.seed, index=index, image_size=self.image_size, channels=self.channels, dtype=self.dtype
+        )
+        return Picture(truth=truth, name=f"synthetic-{index}")
 
 
 def photo_path() -> Path:
@@ -80,6 +110,9 @@ class Photo:
     channels: int
     dtype: torch.dtype
 
+    in_parts = False
+    bits = 8
+
     def __len__(self) -> int:
         return 1
 
@@ -90,6 +123,16 @@ class Photo:
                 f"{self.channels} channels\n    write: data: {{source: synthetic}}"
             )
         assert index == 0
+        return Picture(truth=replace(self), name="photo")  # decoded once for all boxes, and kept no longer
+
+    def read(self, box: Box | None) -> Tensor:
+        """The photograph, or a box of it."""
+        places = () if box is None else slices(box, whole(self.image_size))
+        return to_unit(photo_path(), self._resized[(slice(None), *places)], None, self.dtype)
+
+    @cached_property
+    def _resized(self) -> NDArray[np.uint8]:
+        """8 bits, channels first."""
         height, width = self.image_size
         with Image.open(photo_path()) as opened:
             picture = opened.convert("L" if self.channels == 1 else "RGB")
@@ -97,8 +140,7 @@ class Photo:
         left, top = (picture.width - width * scale) / 2, (picture.height - height * scale) / 2
         box = (left, top, left + width * scale, top + height * scale)
         array = np.asarray(picture.resize((width, height), Image.Resampling.LANCZOS, box=box))
-        array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-        return Picture(truth=to_unit(photo_path(), array, None, self.dtype), name="photo")
+        return array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +172,10 @@ class Files:
         return len(self.truth or self.measurements or [])
 
     def load(self, index: int) -> Picture:
-        measurements, bits = self._measured(self.measurements[index]) if self.measurements else (None, 8)
         truth = None
         if self.truth:
-            truth, bits = read_truth(
-                self.truth[index],
+            truth = TruthFile(
+                path=self.truth[index],
                 image_size=self.image_size,
                 channels=self.channels,
                 value_range=self.data.range,
@@ -143,18 +184,54 @@ class Files:
                 dtype=self.dtype,
             )
         path = (self.truth or self.measurements or [])[index]
-        return Picture(truth=truth, measurements=measurements, name=path.stem, bit_depth=bits)
+        measurements = self._measured(self.measurements[index]) if self.measurements else None
+        return Picture(truth=truth, measurements=measurements, name=path.stem)
 
-    def _measured(self, path: Path) -> tuple[list[Tensor], int]:
-        array = read_npy(path)
-        values = to_unit(path, array, self.data.range, self.dtype)
-        if self.operators == 1:
-            return [values], bits_of(array)
-        if len(values) != self.operators:
+    def _measured(self, path: Path) -> list[MeasuredFile]:
+        shape = read_npy(path).shape
+        if self.operators > 1 and shape[0] != self.operators:
             raise UsageError(
-                f"{path}: shape {list(array.shape)}; the first axis counts the operators, the physics has {self.operators}"
+                f"{path}: shape {list(shape)}; the first axis counts the operators, the physics has {self.operators}"
             )
-        return list(values), bits_of(array)
+        which = [None] if self.operators == 1 else list(range(self.operators))
+        return [MeasuredFile(path=path, operator=i, value_range=self.data.range, dtype=self.dtype) for i in which]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserPixels:
+    """One item of a user's sequence: a tensor, an array, or what is sliced like one and read from a file as it is sliced."""
+
+    value: Any
+    axes: int
+    """Of the image; a leading axis of length 1 before channels and these is a batch axis."""
+    where: str
+    """For messages."""
+    dtype: torch.dtype
+
+    in_parts = True
+    bits = 8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, ...), without a batch axis."""
+        return tuple(self.value.shape[1:] if self._batched else self.value.shape)
+
+    def read(self, box: Box | None) -> Tensor:
+        """Its numbers, on a box or all.
+
+        :raises UsageError: NaN or infinite values.
+        """
+        lead = (0,) if self._batched else ()
+        places = () if box is None else (slice(None), *(slice(*interval) for interval in box))
+        part = self.value[(*lead, *places)]
+        tensor = part.detach() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        if not torch.isfinite(tensor).all():
+            raise UsageError(f"problem.data: {self.where} has NaN or infinite values")
+        return tensor.to("cpu", self.dtype, copy=True)
+
+    @property
+    def _batched(self) -> bool:
+        return len(self.value.shape) == self.axes + 2 and self.value.shape[0] == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,33 +255,28 @@ class UserData:
         measurements = None
         if measured is not None:
             parts = measured if isinstance(measured, list | tuple) else [measured]
-            measurements = [self._tensor(part, index)[0] for part in parts]
+            measurements = [self._pixels(part, index) for part in parts]
         return Picture(
             truth=None if truth is None else self._truth(truth, index), measurements=measurements, name=f"image-{index}"
         )
 
-    def _truth(self, truth: object, index: int) -> Tensor:
+    def _truth(self, truth: object, index: int) -> UserPixels:
         want = (self.channels, *self.image_size)
-        tensor = self._tensor(truth, index)
-        if tensor.shape[1:] != want:
+        pixels = self._pixels(truth, index)
+        if pixels.shape != want:
             raise UsageError(
-                f"problem.data: item {index} of {self.function} has shape {list(tensor.shape[1:])}, "
+                f"problem.data: item {index} of {self.function} has shape {list(pixels.shape)}, "
                 f"the problem asks for {list(want)} (channels first)"
             )
-        return tensor[0]
+        return pixels
 
-    def _tensor(self, value: object, index: int) -> Tensor:
-        """As floating point with a batch axis of 1: a leading axis of length 1 is one where the rest has enough axes."""
-        if isinstance(value, np.ndarray):
-            value = torch.from_numpy(value)
-        if not isinstance(value, Tensor):
+    def _pixels(self, value: object, index: int) -> UserPixels:
+        if not hasattr(value, "shape") or not hasattr(value, "__getitem__"):
             raise UsageError(
-                f"problem.data: item {index} of {self.function} is a {type(value).__name__}; expected a tensor"
+                f"problem.data: item {index} of {self.function} is a {type(value).__name__}; expected a tensor or an array"
             )
-        if not torch.isfinite(value).all():
-            raise UsageError(f"problem.data: item {index} of {self.function} has NaN or infinite values")
-        batched = value.ndim == len(self.image_size) + 2 and len(value) == 1
-        return (value if batched else value[None]).detach().to("cpu", self.dtype)
+        where = f"item {index} of {self.function}"
+        return UserPixels(value=value, axes=len(self.image_size), where=where, dtype=self.dtype)
 
 
 def build_source(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from dptrain.engine.problems import WholePhysics, build_physics
 from dptrain.spec.schema import Denoise, Problem, Resources, Run, SourceData, Spec, Train
 
 CPU = torch.device("cpu")
@@ -27,3 +28,9 @@ def spec_of(*, precision: Any = "float64", seed: int = 0, train: Train | None = 
         run=Run(seed=seed),
         train=train,
     )
+
+
+def whole_physics(spec: Spec, dtype: torch.dtype = torch.float64) -> WholePhysics:
+    """The operators of a spec on one rank that has all of the image."""
+    shape = (spec.problem.channels, *spec.problem.image_size)
+    return WholePhysics(build_physics(spec, CPU, dtype), shape, CPU, dtype)

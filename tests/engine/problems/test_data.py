@@ -22,14 +22,14 @@ from dptrain.spec.schema import (
     Spec,
     Train,
 )
-from tests.engine.problems.specs import CPU, spec_of
+from tests.engine.problems.specs import CPU, spec_of, whole_physics
 
 SYNTHETIC = SourceData(source="synthetic")
 
 
 def images(spec: Spec, role: Any = "infer") -> ImageSet:
     dtype = torch.float64 if spec.resources.precision == "float64" else torch.float32
-    return build_data(spec, build_physics(spec, CPU, dtype), role=role, device=CPU, dtype=dtype)
+    return build_data(spec, whole_physics(spec, dtype), role=role)
 
 
 @pytest.mark.parametrize(

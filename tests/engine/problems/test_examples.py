@@ -11,6 +11,7 @@ from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.problems import build_data, build_physics, operator_norm_sq
 from dptrain.spec.load import load_spec
 from dptrain.spec.schema import Denoiser, Factory, Spec
+from tests.engine.problems.specs import whole_physics
 
 CPU = torch.device("cpu")
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -25,10 +26,11 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> Spec:
 def test_the_example_reconstructs(spec: Spec) -> None:
     assert isinstance(spec.denoiser, Factory) and spec.denoiser.search_path == str(EXAMPLES)
     physics = build_physics(spec, CPU, torch.float64)
+    whole = whole_physics(spec)
     denoiser = build_denoiser(spec, CPU, torch.float64)
-    sample = build_data(spec, physics, role="infer", device=CPU, dtype=torch.float64)[0]
+    sample = build_data(spec, whole, role="infer")[0]
     assert sample.truth is not None and sample.noise_std == pytest.approx(0.02)
-    norm_sq = operator_norm_sq(physics, (1, 1, 96, 128), CPU, torch.float64, seed=0)
+    norm_sq = operator_norm_sq(whole, seed=0)
     assert norm_sq == pytest.approx(1.0, rel=1e-3)
     x = start = physics.A_adjoint(sample.measurements) / norm_sq
     with torch.no_grad():
@@ -39,9 +41,8 @@ def test_the_example_reconstructs(spec: Spec) -> None:
 
 
 def test_the_examples_training_images(spec: Spec) -> None:
-    physics = build_physics(spec, CPU, torch.float32)
-    train = build_data(spec, physics, role="train", device=CPU, dtype=torch.float32)
-    held_out = build_data(spec, physics, role="held_out", device=CPU, dtype=torch.float32)
+    physics = whole_physics(spec, torch.float32)
+    train, held_out = build_data(spec, physics, role="train"), build_data(spec, physics, role="held_out")
     assert (len(train), len(held_out)) == (2, 1)
     assert not torch.equal(train[0].truth, held_out[0].truth)  # type: ignore[arg-type]
 
@@ -51,6 +52,5 @@ def test_the_template_for_own_code_fits_the_example(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(EXAMPLES))
     spec = load_spec(EXAMPLES.parents[1] / "templates" / "factory.yaml").spec
     assert not isinstance(spec.denoiser, Denoiser)
-    physics = build_physics(spec, CPU, torch.float32)
-    sample = build_data(spec, physics, role="infer", device=CPU, dtype=torch.float32)[0]
+    sample = build_data(spec, whole_physics(spec, torch.float32), role="infer")[0]
     assert build_denoiser(spec, CPU, torch.float32)(sample.truth, 0.05).shape == (1, 1, 128, 128)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dptrain.engine.problems.files import expand, read_truth
+from dptrain.engine.problems.files import TruthFile, expand
 from dptrain.errors import UsageError
 
 RNG = np.random.default_rng(0)
@@ -27,7 +27,8 @@ VOLUME = RNG.random((5, 12, 10)).astype(np.float32)
 
 def read(path: Path, size: tuple[int, ...] = (12, 10), channels: int = 1, **options: Any) -> tuple[Tensor, int]:
     settings: dict[str, Any] = {"value_range": None, "crop": "none", "key": (0,), "dtype": torch.float64, **options}
-    return read_truth(path, image_size=size, channels=channels, **settings)
+    file = TruthFile(path=path, image_size=size, channels=channels, **settings)
+    return file.read(None), file.bits
 
 
 def first(array: Any) -> Any:

@@ -15,7 +15,7 @@ from dptrain.engine.problems import build_physics, operator_norm_sq
 from dptrain.engine.problems.random_fields import normal_like
 from dptrain.errors import UsageError
 from dptrain.spec.schema import Deblur, Denoise, Factory, Inpaint, MultiframeSuperres, Physics
-from tests.engine.problems.specs import CPU, spec_of
+from tests.engine.problems.specs import CPU, spec_of, whole_physics
 
 CASES: list[tuple[Physics, tuple[int, ...], int]] = [
     (MultiframeSuperres(), (16, 24), 3),
@@ -51,11 +51,11 @@ def test_adjoint(physics: Physics, size: tuple[int, ...], channels: int) -> None
 def test_norm_of_the_sum(frames: int, factor: int, expected: float) -> None:
     spec = spec_of(physics=MultiframeSuperres(frames=frames, factor=factor), image_size=(64, 64), channels=3)
     for dtype in (torch.float64, torch.float32):
-        stack = build_physics(spec, CPU, dtype)
-        norm_sq = operator_norm_sq(stack, (1, 3, 64, 64), CPU, dtype, seed=0)
+        whole = whole_physics(spec, dtype)
+        norm_sq = operator_norm_sq(whole, seed=0)
         assert norm_sq == pytest.approx(expected, rel=0.005)
-        assert norm_sq == operator_norm_sq(stack, (1, 3, 64, 64), CPU, dtype, seed=0)
-        assert norm_sq == pytest.approx(operator_norm_sq(stack, (1, 3, 64, 64), CPU, dtype, seed=9), rel=2e-4)
+        assert norm_sq == operator_norm_sq(whole, seed=0)
+        assert norm_sq == pytest.approx(operator_norm_sq(whole, seed=9), rel=2e-4)
 
 
 def test_norm_against_the_dense_operator() -> None:
@@ -64,7 +64,7 @@ def test_norm_against_the_dense_operator() -> None:
     basis = torch.eye(160, dtype=torch.float64).reshape(160, 1, 2, 8, 10)
     dense = torch.stack([stack.A_adjoint(stack.A(e)).flatten() for e in basis])
     expected = float(torch.linalg.eigvalsh(dense)[-1])
-    assert operator_norm_sq(stack, (1, 2, 8, 10), CPU, torch.float64, seed=0) == pytest.approx(expected, rel=1e-4)
+    assert operator_norm_sq(whole_physics(spec), seed=0) == pytest.approx(expected, rel=1e-4)
 
 
 def test_superresolution_is_the_published_operator() -> None:
