@@ -54,7 +54,12 @@ def supervisor_alive(paths: RunPaths) -> Alive:
     mine = [e for e in launched if e.get("pid") == pid]
     state = alive(pid, intent.host, whole_number(mine[-1].get("start_ticks"), most=10**18) if mine else None)
     # Before it has noted itself, or where its note is lost, its command line tells it from one that reuses the pid.
-    return "gone" if state == "alive" and not mine and SUPERVISOR not in _words_of(pid) else state
+    return "gone" if state == "alive" and not mine and not may_be_supervisor(_words_of(pid)) else state
+
+
+def may_be_supervisor(words: list[str]) -> bool:
+    """Whether a command line is a supervisor's; also while the kernel has started the program and not yet filled it in."""
+    return SUPERVISOR in words or words == [""]
 
 
 def wait_local(paths: RunPaths, timeout_s: float | None = None) -> int | None:

@@ -13,7 +13,7 @@ import pytest
 
 from dptrain.errors import UsageError, WaitTimeout
 from dptrain.launch.cancel import cancel
-from dptrain.launch.local import rank_pids, start_local, supervisor_alive, wait_local
+from dptrain.launch.local import SUPERVISOR, may_be_supervisor, rank_pids, start_local, supervisor_alive, wait_local
 from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.process import start_ticks
@@ -118,6 +118,13 @@ def test_a_reused_pid_is_not_taken_for_the_supervisor(tmp_path: Path) -> None:
     for ticks, state in ((start_ticks(os.getpid()), "alive"), (1, "gone")):
         paths.attempt(1).launcher_events.write_text(json.dumps({**launched, "start_ticks": ticks}) + "\n")
         assert supervisor_alive(paths) == state
+
+
+def test_a_program_that_is_only_just_started_may_be_the_supervisor() -> None:
+    assert may_be_supervisor(["python", "-m", SUPERVISOR, "runs/x", "1", ""])
+    assert may_be_supervisor([""]), "the kernel has not filled in the command line yet"
+    assert not may_be_supervisor(["sleep", "9", ""])
+    assert not may_be_supervisor([]), "it is gone"
 
 
 def test_a_run_of_another_host_is_cancelled_there(tmp_path: Path) -> None:
