@@ -129,10 +129,8 @@ def check(plans: Sequence[Plan], force: bool) -> None:
 def make_run(planned: Planned) -> RunPaths:
     """The run directory."""
     from dptrain.launch.snapshot import create_run
-    from dptrain.spec.sweep import fingerprint
 
-    mark = fingerprint(planned.loaded.spec, planned.plan.task)
-    return create_run(planned.plan, planned.loaded, planned.profile, fingerprint=mark)
+    return create_run(planned.plan, planned.loaded, planned.profile, fingerprint=planned.plan.fingerprint)
 
 
 def _launch(planned: Planned, paths: RunPaths) -> None:

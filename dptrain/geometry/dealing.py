@@ -8,7 +8,9 @@ most of what a rank works on lies in its box or next to it; it then costs fetchi
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,14 +74,22 @@ def deal_tiles(grid: TileGrid, owned: Sequence[Box]) -> Dealing:
 
     :param owned: box per rank, as `split_boxes` makes them: a grid of boxes, the ranks left over empty.
     """
-    owners = _OwnerGrid(owned)
-    aligned = at_home(grid, owned)
-    even = _deal_evenly(grid, owners)
-    keep = _balance([len(places) for places in aligned]) >= BALANCED * _balance([len(places) for places in even])
-    blocks = tuple(
-        tuple(_block(grid, rectangle) for rectangle in rectangles(places)) for places in (aligned if keep else even)
-    )
+    _, keep = busiest(grid, owned)
+    places = at_home(grid, owned) if keep else _deal_evenly(grid, _OwnerGrid(owned))
+    blocks = tuple(tuple(_block(grid, rectangle) for rectangle in rectangles(mine)) for mine in places)
     return Dealing(grid, tuple(owned), blocks, keep)
+
+
+def busiest(grid: TileGrid, owned: Sequence[Box]) -> tuple[int, bool]:
+    """(tiles of the busiest rank, whether tiles stay with the owners of their boxes), without listing them.
+
+    Owners are a grid of boxes, so that the tiles of one are the product of those that it has along every axis.
+    """
+    homes = _OwnerGrid(owned)
+    aligned = math.prod(max(Counter(homes.along(grid, axis)).values()) for axis in range(len(grid.shape)))
+    even = -(-len(grid) // len(owned))
+    keep = even >= BALANCED * aligned
+    return (aligned if keep else even), keep
 
 
 def at_home(grid: TileGrid, owned: Sequence[Box]) -> list[list[Place]]:
@@ -127,11 +137,11 @@ class _OwnerGrid:
 
     def home(self, grid: TileGrid, place: Place) -> Place:
         """The owner of the centre of a tile's core."""
-        tile = [grid.axes[axis][i] for axis, i in enumerate(place)]
-        return tuple(
-            bisect_right(starts, (t.core_start + t.core_stop) // 2) - 1
-            for starts, t in zip(self._starts, tile, strict=True)
-        )
+        return tuple(_home(starts, axis[i]) for starts, axis, i in zip(self._starts, grid.axes, place, strict=True))
+
+    def along(self, grid: TileGrid, axis: int) -> list[int]:
+        """The owner's place along one axis of every tile along it."""
+        return [_home(self._starts[axis], tile) for tile in grid.axes[axis]]
 
     def snake(self, owner: Place) -> Place:
         """Sorts owners along a path on which each is a neighbour of the next: every axis runs back and forth."""
@@ -140,6 +150,11 @@ class _OwnerGrid:
     def path(self) -> list[int]:
         """Ranks along the snake, then those that own nothing."""
         return [self.ranks[owner] for owner in sorted(self.ranks, key=self.snake)] + self._idle
+
+
+def _home(starts: Sequence[int], tile: AxisTile) -> int:
+    """Which of the boxes that begin at `starts` has the centre of the tile's core."""
+    return bisect_right(starts, (tile.core_start + tile.core_stop) // 2) - 1
 
 
 def _deal_evenly(grid: TileGrid, owners: _OwnerGrid) -> list[list[Place]]:

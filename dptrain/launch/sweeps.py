@@ -41,12 +41,14 @@ def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> lis
     """Every run of the grid, planned on its own; two that differ in nothing that matters are one."""
     from dptrain.plan.plan import make_plan
 
-    members = {member.fingerprint: member for member in reversed(expand(loaded.spec, task))}
-    planned = []
-    for member in reversed(members.values()):
+    planned: dict[str, PlannedMember] = {}
+    for member in expand(loaded.spec, task):
         own = replace(loaded, spec=member.spec)
-        planned.append(PlannedMember(member=member, loaded=own, plan=make_plan(own, task, profile)))
-    return planned
+        plan = make_plan(own, task, profile)
+        # Plan knows what `patch: fit` is; the same run may have been asked for by its number.
+        known = replace(member, fingerprint=plan.fingerprint)
+        planned.setdefault(plan.fingerprint, PlannedMember(member=known, loaded=own, plan=plan))
+    return list(planned.values())
 
 
 def create_member(planned: PlannedMember, profile: ClusterProfile, sweep: str) -> RunPaths:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Spec, Task
 
 
@@ -41,15 +40,3 @@ def checkpoint(spec: Spec, task: Task) -> Choice:
     if task == "infer":
         return Choice(key=key, value="never", reason="fit: without gradients there is nothing to recompute")
     return Choice(key=key, value="always", reason="fit: recomputing needs the least memory; memory is not forecast yet")
-
-
-def patch(spec: Spec, grid: TileGrid) -> Choice:
-    """Edge of a patch."""
-    wanted = spec.tiling.patch
-    assert wanted != "fit", "the loader refuses it"
-    if wanted == "none":
-        return Choice(key="tiling.patch", value="none", reason="as the spec says: the whole image at once")
-    if wanted >= max(grid.shape):
-        reason = f"{wanted} is at least as long as every axis: one tile, as with none"
-        return Choice(key="tiling.patch", value=wanted, reason=reason)
-    return Choice(key="tiling.patch", value=wanted, reason="as the spec says")

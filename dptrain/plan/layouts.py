@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from dptrain.geometry.boxes import split_boxes
+from dptrain.geometry.boxes import Box, split_boxes
 from dptrain.geometry.dealing import Dealing, deal_tiles
 from dptrain.geometry.footprints import Boundary, Footprint, fidelity_plan
 from dptrain.geometry.messages import ExchangePlan
@@ -23,6 +23,13 @@ def tiles_per_rank(spec: Spec, grid: TileGrid) -> Counts:
         return grid.deal_counts(ranks)
     counts = [len(tiles) for tiles in _dealing(grid, ranks, _stride(spec)).tiles]
     return Counts(most=max(counts), mean=len(grid) / ranks, idle=counts.count(0))
+
+
+def owned_boxes(spec: Spec) -> list[Box] | None:
+    """Box of each rank in layout sharded; None in layout replicated. With a physics of a factory: as if cut anywhere."""
+    if spec.resources.layout == "replicated":
+        return None
+    return split_boxes(spec.problem.image_size, spec.resources.gpus, _stride(spec))
 
 
 def bytes_per_step(spec: Spec, task: Task, grid: TileGrid) -> int | None:

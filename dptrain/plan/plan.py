@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dptrain.errors import PlanRefused
@@ -11,11 +11,13 @@ from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
 from dptrain.plan import checks, choices, layouts
 from dptrain.plan.choices import Choice
 from dptrain.plan.inputs import freeze_weights, missing_modules
+from dptrain.plan.patches import decide_patch
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, Override
 from dptrain.spec.schema import Denoise, Factory, Spec, Task
+from dptrain.spec.sweep import fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,11 @@ class Plan:
 
     task: Task
     spec: Spec
+    """With every value decided that the ranks read from it: they see no `patch: fit`."""
     profile: ClusterProfile
     overrides: tuple[Override, ...]
+    fingerprint: str
+    """Of the spec as it was written but for the patch, see `dptrain.spec.sweep`; what a sweep knows its runs by."""
     grid: TileGrid
     steps: int
     choices: tuple[Choice, ...]
@@ -128,7 +133,7 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
 
     :param array: for the script of several runs of this shape.
     """
-    spec = freeze_weights(loaded.spec)
+    spec, patch = decide_patch(freeze_weights(loaded.spec))
     grid = tile_grid(spec.problem.image_size, spec.tiling)
     refusals = list(checks.refusals(spec, task))
     if profile.python is None and not profile.setup:
@@ -156,10 +161,11 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         spec=spec,
         profile=profile,
         overrides=loaded.overrides,
+        fingerprint=fingerprint(replace(loaded.spec, tiling=spec.tiling), task),
         grid=grid,
         steps=spec.train.steps if task == "train" and spec.train is not None else infer_steps,
         choices=(
-            choices.patch(spec, grid),
+            patch,
             choices.max_batch_size(spec, counts.most),
             choices.checkpoint(spec, task),
         ),

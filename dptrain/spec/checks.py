@@ -82,10 +82,6 @@ def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
     if spec.resources.replicas > 1:
         found = f"resources.replicas is {spec.resources.replicas}; more than one replica is not available yet"
         yield Clash(("resources.replicas",), found, "replicas: 1")
-    if spec.tiling.patch == "fit":
-        yield Clash(
-            ("tiling.patch",), "tiling.patch: fit is not available yet", "patch: 128, or another number of pixels"
-        )
     if spec.tiling.checkpoint == "stages":
         yield Clash(
             ("tiling.checkpoint",),

@@ -13,3 +13,8 @@ def stride(denoiser: Denoiser | Factory) -> int:
     if denoiser.name == "unet":
         return int(2 ** ((denoiser.scales or 4) - 1))
     return 8 if denoiser.name == "drunet" else 1
+
+
+def smallest_window(denoiser: Denoiser | Factory) -> int:
+    """Pixels that every side of an input must have at least for the network to take its plain path: 32 for drunet."""
+    return 32 if isinstance(denoiser, Denoiser) and denoiser.name == "drunet" else stride(denoiser)

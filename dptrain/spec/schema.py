@@ -179,7 +179,8 @@ class Tiling:
     """How the denoiser is applied patch by patch."""
 
     patch: Count | Literal["none", "fit"] = 128
-    """Edge of the patch in pixels, every axis. `none`: the whole image at once on one rank. `fit`: chosen by plan."""
+    """Edge of the patch in pixels, every axis. `none`: the whole image at once on one rank. `fit`: plan takes the one with which the
+    busiest rank has the fewest pixels to denoise, halos included; up to 512 in 2-D and 128 in 3-D."""
     halo: CountOrZero = 16
     """Pixels of context on every side of a patch, at least 0 (deepinv's `overlap`)."""
     max_batch_size: Count | Literal["fit"] = "fit"

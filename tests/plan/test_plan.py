@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from dptrain.errors import NoSuchRun, PlanRefused
+from dptrain.launch.snapshot import create_run
+from dptrain.launch.sweeps import plan_members
 from dptrain.plan.plan import Plan, make_plan
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
 from dptrain.spec.cluster import ClusterProfile
-from dptrain.spec.load import parse_spec
+from dptrain.spec.load import load_spec, parse_spec
 from dptrain.spec.schema import Task
 from tests.local_runs import TINY, events, finish, running
 
@@ -188,3 +190,25 @@ def test_what_a_users_physics_sends_in_layout_sharded_is_not_known(tmp_path: Pat
     assert plan.bytes_per_step is None and plan.to_json()["bytes_per_step"] is None
     assert "sent per rank and step: not known" in plan.lines()
     assert any("physics of a factory" in note for note in plan.notes)
+
+
+FITTED = ("tiling.patch=fit", "problem.image_size=[96, 96]", "resources.gpus=3")
+
+
+@pytest.mark.parametrize("layout", ["replicated", "sharded"])
+def test_a_fitted_patch_is_what_the_ranks_read(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    loaded = parse_spec(TINY, "tiny.yaml", Path.cwd(), (*FITTED, f"resources.layout={layout}"))
+    plan = make_plan(loaded, "infer", LOCAL)
+    # Nine tiles of 32, or three rows of 96 x 32 if patches had two edges: one row of tiles per rank.
+    assert (plan.choice("tiling.patch"), plan.to_json()["patch"], plan.tiles_per_rank.most) == (32, 32, 3)
+    assert "fit: the busiest rank denoises 1.56 times" in next(c.reason for c in plan.choices)
+    assert load_spec(create_run(plan, loaded, LOCAL).spec).spec.tiling.patch == 32
+
+
+def test_a_fitted_patch_and_its_number_are_one_run_of_a_sweep() -> None:
+    sweep = ("sweep={tiling.patch: [fit, 32, 48]}", "problem.image_size=[96, 96]", "resources.gpus=3")
+    members = plan_members(parse_spec(TINY, "tiny.yaml", Path.cwd(), sweep), "infer", LOCAL)
+    assert [m.plan.spec.tiling.patch for m in members] == [32, 48]
+    alone = plan_of("tiling.patch=32", *sweep[1:])
+    assert members[0].member.fingerprint == members[0].plan.fingerprint == alone.fingerprint

@@ -313,7 +313,6 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "layout: replicated",
     ),
     "replicas": ("name: a\nresources: {gpus: 2, replicas: 2}\n", "2:32", "not available yet", "replicas: 1"),
-    "patch to fit": ("name: a\ntiling: {patch: fit}\n", "2:17", "not available yet", "patch: 128"),
     "stages": ("name: a\ntiling: {checkpoint: stages}\n", "2:22", "not available yet", ""),
     # sweeps
     "sweep of an unknown key": (
