@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -46,20 +47,45 @@ def plan(
     ] = None,
     overrides: Overrides = None,
     cluster: Cluster = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="1,2,4", help="Also one row per number of ranks, and the knee.")
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes", metavar="1024,2048", help="Also one row per edge of a square or cubic image, in pixels."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="With --gpus: draw efficiency over ranks.")
+    ] = None,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Do not measure how far an unknown denoiser sees (seconds, once).")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say before the queue what will happen, and print the exact script."""
+    from dptrain.cli import planning
     from dptrain.cli.output import print_json, say
     from dptrain.cli.start import Options, plan_page, plan_spec
 
     if task not in (None, "train", "infer"):
         raise UsageError(f"--task is {task!r}\n    write: --task train, or --task infer")
+    if plot is not None and gpus is None:
+        raise UsageError("--plot draws over numbers of ranks\n    write: --gpus 1,2,4,8 too")
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
+    if not no_probe:
+        planning.probe(spec, options)
     planned = plan_spec(spec, cast("Task | None", task), options)
+    rows = planning.table(spec, planned, options, gpus, sizes)
     if as_json:
-        print_json({**planned.plan.to_json(), "cluster_reason": planned.cluster_reason})
+        table = {"rows": [asdict(row) for row in rows]} if rows else {}
+        print_json({**planned.plan.to_json(), "cluster_reason": planned.cluster_reason, **table})
     else:
         say("\n".join(plan_page(planned)))
+        planning.print_rows(rows)
+    if plot is not None:
+        planning.draw(rows, plot)
     planned.plan.check()
 
 

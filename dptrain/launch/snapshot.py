@@ -39,8 +39,7 @@ def create_run(
     :param name: what the run id begins with; default: the spec's name.
     :raises UsageError: where the folder cannot be made.
     """
-    root = Path(profile.runs).expanduser().absolute() if profile.runs else runs_root()
-    paths = RunPaths(root / new_run_id(name or loaded.spec.name))
+    paths = RunPaths(runs_root(profile.runs) / new_run_id(name or loaded.spec.name))
     where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
     with writing("the run folder", paths.dir, where):
         paths.create()

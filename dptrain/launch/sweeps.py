@@ -126,4 +126,4 @@ class LocalQueue:
 
 def sweep_root(profile: ClusterProfile) -> Path:
     """The folder that holds the runs and the sweep's CSV."""
-    return Path(profile.runs).expanduser().absolute() if profile.runs else runs_root()
+    return runs_root(profile.runs)

@@ -8,10 +8,13 @@ from typing import Any
 
 from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
-from dptrain.plan import checks, choices, layouts
+from dptrain.plan import advice, checks, choices, layouts
 from dptrain.plan.choices import Choice
+from dptrain.plan.disk import Disk, disk_of
 from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.plan.patches import decide_patch
+from dptrain.plan.receptive import Receptive, known
+from dptrain.records.paths import runs_root
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
 from dptrain.spec.cluster import ClusterProfile
@@ -36,6 +39,9 @@ class Plan:
     choices: tuple[Choice, ...]
     refusals: tuple[str, ...]
     notes: tuple[str, ...]
+    receptive: Receptive | None
+    """How far the denoiser sees; None: not measured yet, see `dptrain.plan.receptive`."""
+    disk: Disk
     job: JobRequest | None
     """None for a local run, and where the ranks cannot be asked for."""
     sbatch: str | None
@@ -86,7 +92,9 @@ class Plan:
             "tiles_per_rank_mean": counts.mean,
             "idle_ranks": counts.idle,
             "work_multiplier": self.grid.work_multiplier,
-            "halo_needed": None,
+            "halo_needed": self.receptive.radius if self.receptive else None,
+            "receptive": self.receptive.to_json() if self.receptive else None,
+            "disk": asdict(self.disk),
             "memory": {**memory, "capacity_gib": self.profile.gpu_memory_gib, "terms": {}},
             "bytes_per_step": self.bytes_per_step,
             "max_batch_size": self.choice("tiling.max_batch_size"),
@@ -115,6 +123,8 @@ class Plan:
             f"{counts.mean:.2f}; idle ranks: {counts.idle}",
             f"work: {self.grid.work_multiplier:.4g} times the pixels, balance {counts.mean / counts.most:.2f}",
             f"sent per rank and step: {'not known' if sent is None else f'{sent / 1e6:.1f} MB'}",
+            advice.seen(self.receptive, self.grid) if self.receptive else "how far the denoiser sees is not measured",
+            self.disk.line(),
         ]
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]
         page += [f"override {o.key} = {o.value} (from {o.origin})" for o in self.overrides]
@@ -155,7 +165,9 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         except ValueError as error:
             refusals.append(str(error))
     counts = layouts.tiles_per_rank(spec, grid)
-    infer_steps = spec.algorithm.iterations * checks.image_count(spec, task)
+    receptive, images = known(spec), checks.image_count(spec, task)
+    disk = disk_of(spec, task, images, receptive, runs_root(profile.runs))
+    refusals += disk.refusals(task)
     return Plan(
         task=task,
         spec=spec,
@@ -163,14 +175,21 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         overrides=loaded.overrides,
         fingerprint=fingerprint(replace(loaded.spec, tiling=spec.tiling), task),
         grid=grid,
-        steps=spec.train.steps if task == "train" and spec.train is not None else infer_steps,
+        steps=spec.train.steps if task == "train" and spec.train is not None else spec.algorithm.iterations * images,
         choices=(
             patch,
             choices.max_batch_size(spec, counts.most),
             choices.checkpoint(spec, task),
         ),
         refusals=tuple(refusals),
-        notes=(*_notes(spec, grid, counts), *_machine_notes(spec, profile)),
+        notes=(
+            *_notes(spec, grid, counts),
+            *_machine_notes(spec, profile),
+            *advice.sentences(spec, task, grid, counts, receptive),
+            *disk.notes(),
+        ),
+        receptive=receptive,
+        disk=disk,
         job=job,
         sbatch=sbatch_script(profile, job) if job is not None else None,
     )

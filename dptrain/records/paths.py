@@ -11,9 +11,12 @@ _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.jsonl")
 _ATTEMPT = re.compile(r"[1-9][0-9]{0,6}")
 
 
-def runs_root() -> Path:
-    """The folder that holds run directories: `DPTRAIN_RUNS`, or `./runs`."""
-    return Path(os.environ.get("DPTRAIN_RUNS") or "runs").absolute()
+def runs_root(configured: str | None = None) -> Path:
+    """The folder that holds run directories: that of a cluster profile, `DPTRAIN_RUNS`, or `./runs`.
+
+    :param configured: `runs` of the profile.
+    """
+    return Path(configured or os.environ.get("DPTRAIN_RUNS") or "runs").expanduser().absolute()
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class ClusterProfile:
     """Python on the compute nodes; default: the one that runs dptrain."""
     extra_sbatch: Mapping[str, str] = field(default_factory=dict)
     """Further lines of the sbatch header: `{reservation: NAME}`; true for a flag without a value."""
+    gpu_tflops: PositiveFloat | None = None
+    """What one card sustains on convolutions, in 1e12 operations per second; for plan's estimate of the share of communication."""
     intra_node_gb_s: PositiveFloat | None = None
     """Bandwidth between ranks of one node in GB/s (1e9 bytes); for plan."""
     inter_node_gb_s: PositiveFloat | None = None

@@ -1,0 +1,130 @@
+"""What `plan` does besides one plan: probe the denoiser, and a table over numbers of ranks and sizes of image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptrain.cli.output import note, print_table, say
+from dptrain.cli.start import Options, Planned, read_spec
+from dptrain.errors import PlanRefused, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from dptrain.plan.rows import Row
+
+HEADER = (
+    "PIXELS", "GPUS", "FITS", "PEAK GiB", "PATCH", "TILES MAX", "MEAN", "IDLE", "BALANCE", "WORK", "MB/STEP", "SENT s", "EFF.", "",
+)  # fmt: skip
+EXPENDABLE = ("PATCH", "SENT s", "IDLE", "MEAN")
+UNKNOWN = "not known"
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """`1,2,4` as numbers, ascending, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and len(word) < 8 and int(word) > 0 for word in words):
+        raise UsageError(f"{option} is {text!r}, not a list of whole numbers\n    write: {option} 1,2,4,8")
+    return sorted({int(word) for word in words})
+
+
+def probe(path: Path, options: Options) -> None:
+    """Ask how far the denoiser sees, where nobody has: seconds, once per network. A failure is said and changes nothing."""
+    from dptrain.plan.inputs import freeze_weights
+    from dptrain.plan.receptive import NotMeasured, known, measure
+
+    spec = freeze_weights(read_spec(path, options).spec)
+    if known(spec) is not None:
+        return
+    note("measuring how far the denoiser sees (once per network; --no-probe leaves it out) ...")
+    try:
+        measure(spec)
+    except NotMeasured as error:
+        note(f"how far the denoiser sees could not be measured: {error}")
+
+
+def table(path: Path, planned: Planned, options: Options, gpus: str | None, sizes: str | None) -> list[Row]:
+    """One row per size and number of ranks, planned as `--set` of these values would be; none where neither was asked for.
+
+    :param gpus: as the user wrote it; None: the spec's own number.
+    :param sizes: likewise, edges of square or cubic images.
+    """
+    from dptrain.plan.rows import mark_knees
+
+    if gpus is None and sizes is None:
+        return []
+    spec = planned.plan.spec
+    axes = len(spec.problem.image_size)
+    images = [(edge,) * axes for edge in whole_numbers(sizes, "--sizes")] if sizes else [spec.problem.image_size]
+    counts = whole_numbers(gpus, "--gpus") if gpus else [planned.plan.world_size]
+    return mark_knees([_row(path, planned, options, image, count) for image in images for count in counts])
+
+
+def _row(path: Path, planned: Planned, options: Options, image: tuple[int, ...], count: int) -> Row:
+    from dptrain.plan.plan import make_plan
+    from dptrain.plan.rows import Row, row_of
+
+    changes = (f"problem.image_size={list(image)}", f"resources.gpus={count}")
+    try:
+        loaded = read_spec(path, replace(options, overrides=(*options.overrides, *changes)))
+        return row_of(make_plan(loaded, planned.plan.task, planned.profile))
+    except (SpecError, PlanRefused) as error:
+        return Row(image_size=image, gpus=count, fits=False, peak_gib=None, reasons=(str(error),))
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """The picture of the table."""
+    from dptrain.plan.figure import draw as draw_figure
+
+    draw_figure(rows, path)
+    note(f"wrote {path}")
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """The table, what refuses rows, and what the knee is; nothing where there are no rows."""
+    from dptrain.plan.rows import KNEE_GAIN
+
+    if not rows:
+        return
+    say()
+    print_table(HEADER, [_cells(row) for row in rows], (), EXPENDABLE)
+    for row in rows:
+        for reason in row.reasons:
+            say(f"{_size(row)} on {row.gpus}: refused: {reason}")
+    if any(row.knee for row in rows):
+        say(
+            f"knee: beyond it a rank that is added brings less than {100 * KNEE_GAIN:.0f} % of what one of the first row does"
+        )
+    if any(row.communication_s is None for row in rows):
+        say(
+            "efficiency is balance / work; give the profile bandwidths and gpu_tflops for an estimate with communication"
+        )
+
+
+def _size(row: Row) -> str:
+    return " x ".join(map(str, row.image_size))
+
+
+def _cells(row: Row) -> list[str]:
+    fits = {None: UNKNOWN, True: "yes", False: "no"}[row.fits]
+
+    def shown(value: float | None, form: str = ".2f") -> str:
+        return UNKNOWN if value is None else format(value, form)
+
+    return [
+        _size(row),
+        str(row.gpus),
+        fits,
+        shown(row.peak_gib),
+        UNKNOWN if row.patch is None else str(row.patch),
+        shown(row.tiles_per_rank_max, "d"),
+        shown(row.tiles_per_rank_mean),
+        shown(row.idle_ranks, "d"),
+        shown(row.balance),
+        shown(row.work_multiplier, ".3f"),
+        shown(None if row.bytes_per_step is None else row.bytes_per_step / 1e6, ".1f"),
+        shown(row.communication_s, ".3g"),
+        shown(row.efficiency_bound),
+        "knee" if row.knee else "",
+    ]

@@ -1,0 +1,109 @@
+"""What a person would say about a plan: values that buy nothing, and what tiling this network with this halo means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from dptrain.geometry.tiles import Counts, TileGrid
+from dptrain.plan.receptive import Receptive
+from dptrain.spec.networks import stride
+from dptrain.spec.schema import Spec, Task
+
+MUCH_BEYOND = 0.1
+"""Share of a gradient beyond the halo from which on plan warns."""
+
+
+def sentences(spec: Spec, task: Task, grid: TileGrid, counts: Counts, receptive: Receptive | None) -> Iterator[str]:
+    """Each names one value and, where there is one, what to write instead.
+
+    :param spec: with the decided patch.
+    :param receptive: of the denoiser; None: not measured.
+    """
+    yield from _ranks(spec, grid)
+    yield from _batches(spec, task, counts)
+    if receptive is not None:
+        yield from _halo(spec, grid, receptive)
+        yield from _statistics(task, grid, receptive)
+
+
+def seen(receptive: Receptive, grid: TileGrid) -> str:
+    """How far the denoiser sees, and what a halo leaves out at a seam."""
+    if receptive.radius is None:
+        text = f"the denoiser sees at least {receptive.looked} pixels far"
+    else:
+        text = f"the denoiser sees {receptive.radius} pixels far"
+    if receptive.effective_radius is not None and receptive.effective_radius != receptive.radius:
+        text += f", all but a thousandth within {receptive.effective_radius}"
+    if len(grid) == 1:
+        return f"{text}; one tile has no seams"
+    share = receptive.share_beyond(grid.halo)
+    if share == 0:
+        return f"{text}; halo {grid.halo}: seams cannot be seen"
+    # To first order: the gradient beyond the halo times the change of the input there.
+    error = share * receptive.gain
+    return (
+        f"{text}; halo {grid.halo} leaves out {100 * share:.2g} % of it: where the image beyond the halo is off by 0.1, "
+        f"a pixel at a seam is off by at most about {0.1 * error:.1g}"
+    )
+
+
+def _ranks(spec: Spec, grid: TileGrid) -> Iterator[str]:
+    if len(grid) < spec.resources.gpus:
+        yield (
+            f"ranks beyond {len(grid)} buy nothing for the denoiser: there are {len(grid)} tiles; "
+            f"write: resources.gpus={len(grid)}, or tiling.patch=fit"
+        )
+
+
+def _batches(spec: Spec, task: Task, counts: Counts) -> Iterator[str]:
+    wanted, mode = spec.tiling.max_batch_size, spec.tiling.checkpoint
+    if wanted != "fit" and wanted > counts.most:
+        yield f"tiling.max_batch_size {wanted} buys nothing over {counts.most}: no rank has more tiles"
+    if task == "train" and mode == "auto" and wanted != "fit" and wanted >= counts.most:
+        yield (
+            "tiling.checkpoint: auto recomputes only where a rank has more than one batch of tiles; here it is never; "
+            "write: tiling.checkpoint=always, or a smaller max_batch_size"
+        )
+    if spec.train is None and mode not in ("fit", "never"):
+        yield f"tiling.checkpoint: {mode} buys nothing: without training there is nothing to recompute"
+
+
+def _halo(spec: Spec, grid: TileGrid, receptive: Receptive) -> Iterator[str]:
+    halo, radius = grid.halo, receptive.radius
+    if len(grid) == 1:
+        return
+    if radius is not None:
+        multiple = stride(spec.denoiser)
+        enough = next(
+            h for h in range(radius, radius + multiple + 1) if (grid.patch + 2 * h) % multiple == 0 or h >= halo
+        )
+        if enough < halo:
+            less = replace(grid, halo=enough).work_multiplier
+            yield (
+                f"tiling.halo {halo} buys nothing over {enough}: the denoiser sees {radius} pixels far; "
+                f"write: tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
+            )
+    share = receptive.share_beyond(halo)
+    if share > MUCH_BEYOND:
+        wider = receptive.effective_radius
+        known = wider is not None and wider < min(grid.shape)
+        write = f"tiling.halo={wider}" if known else "a larger halo"
+        yield (
+            f"tiling.halo {halo} leaves out {100 * share:.0f} % of what the denoiser sees: seams may be visible; write: {write}"
+        )
+
+
+def _statistics(task: Task, grid: TileGrid, receptive: Receptive) -> Iterator[str]:
+    if receptive.radius is None and prod(grid.counts) > 1:
+        why = f" ({', '.join(receptive.statistics)})" if receptive.statistics else ""
+        yield (
+            f"the denoiser looks at the whole image{why}: each tile has statistics of its own, and no halo makes tiles equal "
+            "to the untiled network; the result depends on tiling.patch"
+        )
+    if task == "train" and receptive.batch_norm:
+        yield (
+            f"{', '.join(receptive.batch_norm)}: in training its statistics are those of the tiles of one call, so that they "
+            "depend on tiling and ranks"
+        )
