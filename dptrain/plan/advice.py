@@ -11,8 +11,8 @@ from dptrain.plan.receptive import Receptive
 from dptrain.spec.networks import stride
 from dptrain.spec.schema import Spec, Task
 
-MUCH_BEYOND = 0.1
-"""Share of a gradient beyond the halo from which on plan warns."""
+VISIBLE = 0.02
+"""Difference at seams from which on plan warns, five of 255 grey levels."""
 
 
 def sentences(spec: Spec, task: Task, grid: TileGrid, counts: Counts, receptive: Receptive | None) -> Iterator[str]:
@@ -21,7 +21,6 @@ def sentences(spec: Spec, task: Task, grid: TileGrid, counts: Counts, receptive:
     :param spec: with the decided patch.
     :param receptive: of the denoiser; None: not measured.
     """
-    yield from _ranks(spec, grid)
     yield from _batches(spec, task, counts)
     if receptive is not None:
         yield from _halo(spec, grid, receptive)
@@ -31,7 +30,7 @@ def sentences(spec: Spec, task: Task, grid: TileGrid, counts: Counts, receptive:
 def seen(receptive: Receptive, grid: TileGrid) -> str:
     """How far the denoiser sees, and what a halo leaves out at a seam."""
     if receptive.radius is None:
-        text = f"the denoiser sees at least {receptive.looked} pixels far"
+        text = f"the denoiser sees all of {receptive.looked} pixels"
     else:
         text = f"the denoiser sees {receptive.radius} pixels far"
     if receptive.effective_radius is not None and receptive.effective_radius != receptive.radius:
@@ -40,21 +39,11 @@ def seen(receptive: Receptive, grid: TileGrid) -> str:
         return f"{text}; one tile has no seams"
     share = receptive.share_beyond(grid.halo)
     if share == 0:
-        return f"{text}; halo {grid.halo}: seams cannot be seen"
-    # To first order: the gradient beyond the halo times the change of the input there.
-    error = share * receptive.gain
+        return f"{text}; halo {grid.halo}: tiles equal the whole image away from its border"
     return (
-        f"{text}; halo {grid.halo} leaves out {100 * share:.2g} % of it: where the image beyond the halo is off by 0.1, "
-        f"a pixel at a seam is off by at most about {0.1 * error:.1g}"
+        f"{text}; halo {grid.halo} leaves out {100 * share:.2g} % of it: expect differences from the whole image of at most about "
+        f"{receptive.seam_error(grid.halo):.1g} at seams (image range 1)"
     )
-
-
-def _ranks(spec: Spec, grid: TileGrid) -> Iterator[str]:
-    if len(grid) < spec.resources.gpus:
-        yield (
-            f"ranks beyond {len(grid)} buy nothing for the denoiser: there are {len(grid)} tiles; "
-            f"write: resources.gpus={len(grid)}, or tiling.patch=fit"
-        )
 
 
 def _batches(spec: Spec, task: Task, counts: Counts) -> Iterator[str]:
@@ -76,22 +65,22 @@ def _halo(spec: Spec, grid: TileGrid, receptive: Receptive) -> Iterator[str]:
         return
     if radius is not None:
         multiple = stride(spec.denoiser)
-        enough = next(
-            h for h in range(radius, radius + multiple + 1) if (grid.patch + 2 * h) % multiple == 0 or h >= halo
-        )
+        suited = (h for h in range(radius, radius + multiple) if (grid.patch + 2 * h) % multiple == 0)
+        enough = next(suited, radius)
         if enough < halo:
             less = replace(grid, halo=enough).work_multiplier
             yield (
                 f"tiling.halo {halo} buys nothing over {enough}: the denoiser sees {radius} pixels far; "
                 f"write: tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
             )
-    share = receptive.share_beyond(halo)
-    if share > MUCH_BEYOND:
+    error = receptive.seam_error(halo)
+    if error > VISIBLE:
         wider = receptive.effective_radius
         known = wider is not None and wider < min(grid.shape)
         write = f"tiling.halo={wider}" if known else "a larger halo"
         yield (
-            f"tiling.halo {halo} leaves out {100 * share:.0f} % of what the denoiser sees: seams may be visible; write: {write}"
+            f"tiling.halo {halo} leaves out {100 * receptive.share_beyond(halo):.0f} % of what the denoiser sees: seams may "
+            f"differ by {error:.1g} from the whole image; write: {write}"
         )
 
 

@@ -42,7 +42,7 @@ class Disk:
 
     def line(self) -> str:
         """One line for the page."""
-        saves = "saves not known" if self.saves_bytes is None else f"saves {_readable(self.saves_bytes)}"
+        saves = "saves not known" if self.saves_bytes is None else f"saves up to {_readable(self.saves_bytes)}"
         free = "" if self.free_files is None else f" and {self.free_files} files"
         return (
             f"disk: {saves}, output {_readable(self.output_bytes)}, {self.files} files; "

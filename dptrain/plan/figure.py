@@ -25,13 +25,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         raise UsageError(f"--plot {path}: no picture of this kind can be written\n    write: {path.stem}.png")
     axes = figure.subplots()
     for size, group in groupby(rows, key=lambda row: row.image_size):
-        drawn = sorted((row for row in group if row.efficiency_bound is not None), key=lambda row: row.gpus)
+        points = sorted((r.gpus, r.efficiency_bound, r.knee) for r in group if r.efficiency_bound is not None)
         label = " x ".join(map(str, size))
-        (line,) = axes.plot([r.gpus for r in drawn], [r.efficiency_bound for r in drawn], marker=".", label=label)
-        knee = [row for row in drawn if row.knee]
-        axes.plot(
-            [r.gpus for r in knee], [r.efficiency_bound for r in knee], "o", color=line.get_color(), ms=9, mfc="none"
-        )
+        (line,) = axes.plot([x for x, _, _ in points], [y for _, y, _ in points], marker=".", label=label)
+        knees = [(x, y) for x, y, is_knee in points if is_knee]
+        axes.plot([x for x, _ in knees], [y for _, y in knees], "o", color=line.get_color(), ms=9, mfc="none")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sorted({row.gpus for row in rows})))
     axes.xaxis.set_minor_locator(NullLocator())

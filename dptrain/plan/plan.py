@@ -199,7 +199,11 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     notes = []
     ranks, operators = spec.resources.gpus, checks.operators(spec)
     if counts.idle:
-        cause = f"tiles < {ranks} ranks" if len(grid) < ranks else "tiles lie in the boxes of the others"
+        cause = (
+            f"tiles < {ranks} ranks; write: resources.gpus={len(grid)}, or a smaller tiling.patch"
+            if len(grid) < ranks
+            else "tiles lie in the boxes of the others"
+        )
         notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} {cause}")
     if spec.resources.layout == "sharded":
         return notes + _sharded_notes(spec)

@@ -68,3 +68,37 @@ def test_flags_that_replace_values_are_listed(cli: Cli) -> None:
 def test_prepare_says_what_is_needed(cli: Cli) -> None:
     done = cli("prepare", cli.write("tiny.yaml", TINY))
     assert done.code == 0 and "nothing to fetch" in done.out
+
+
+def test_rows_over_ranks_and_sizes(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    change = ("--set", "resources.layout=sharded", "--set", "tiling={patch: fit, halo: 4}")
+    done = cli("plan", spec, *change, "--gpus", "4,1,2", "--sizes", "64,4", "--plot", "e.png", "--json")
+    assert done.code == 0, done.err
+    value = json.loads(done.out)
+    assert value["world_size"] == 2 and value["fits"] is None
+    rows = value["rows"]
+    assert [(r["image_size"][0], r["gpus"]) for r in rows] == [(e, n) for e in (4, 64) for n in (1, 2, 4)]
+    # A halo of 4 is not smaller than an image of 4.
+    assert all(r["fits"] is False and "tiling.halo is 4" in r["reasons"][0] for r in rows[:3])
+    assert [(r["patch"], r["idle_ranks"]) for r in rows[3:]] == [(64, 0), (32, 0), (32, 0)]
+    assert [r["gpus"] for r in rows if r["knee"]] == [4]
+    assert (cli.folder / "e.png").is_file()
+
+
+def test_the_table_for_people(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    done = cli("plan", spec, "--gpus", "1,2,64", "--set", "tiling={patch: 8, halo: 4}")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith("PIXELS"))
+    assert [line.split()[3] for line in lines[header + 1 : header + 4]] == ["1", "2", "64"]
+    assert lines[header + 2].count("not known") == 3 and "knee" in lines[header + 2]
+    assert any(line.startswith("knee: beyond it a rank that is added") for line in lines)
+
+
+def test_tables_that_make_no_sense(cli: Cli) -> None:
+    spec = cli.write("tiny.yaml", TINY)
+    assert "--gpus 1,2,4" in cli("plan", spec, "--gpus", "1,x").err
+    done = cli("plan", spec, "--plot", "e.png")
+    assert done.code == 2 and "--gpus" in done.err

@@ -1,0 +1,39 @@
+"""What plan says, against real runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dptrain.plan.disk import disk_of
+from dptrain.plan.receptive import IDENTITY
+from dptrain.spec.load import load_spec
+from tests.local_runs import events, finish, running
+
+
+@pytest.mark.parametrize("layout", ["replicated", "sharded"])
+def test_ranks_work_on_the_tiles_of_a_fitted_patch(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    change = ("problem.image_size=[96, 96]", "tiling.patch=fit", "resources.gpus=3", f"resources.layout={layout}")
+    with running("infer", *change) as run:
+        assert finish(run) == 0
+    assert load_spec(run.spec).spec.tiling.patch == 32
+    executed = [set(events(run, rank, "final")[0]["tiles"]) for rank in range(3)]
+    assert [len(tiles) for tiles in executed] == [3, 3, 3] and set.union(*executed) == set(range(9))
+
+
+def test_saves_take_the_bytes_that_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    wide = "denoiser={name: dncnn, weights: random, depth: 3, width: 64}"
+    weights = 64 * 9 + 64 + 64 * 64 * 9 + 64 + 64 * 9 + 1
+    with running("train", wide, "resources.gpus=1", "train.steps=2") as run:
+        assert finish(run) == 0
+    spec = load_spec(run.spec).spec
+    planned = disk_of(spec, "train", 1, replace(IDENTITY, parameters=weights), tmp_path)
+    written = sum(file.stat().st_size for file in run.saves.rglob("*") if file.is_file())
+    assert planned.saves_bytes is not None and planned.saves_bytes <= written < planned.saves_bytes * 1.05
+    assert sum(1 for _ in run.dir.rglob("*")) <= planned.files + 4
