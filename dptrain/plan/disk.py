@@ -18,6 +18,7 @@ from dptrain.spec.schema import Spec, Task
 RNG_BYTES = 5056
 """State of torch's generator on the CPU, per rank and save."""
 FILES_OF_A_SAVE = 4
+"""Folder, state, manifest, weights; in inference a shard per rank in the weights' place."""
 FILES_OF_AN_IMAGE = 4
 FILES_OF_A_RUN = 12
 MUCH = 0.5
@@ -83,17 +84,20 @@ def disk_of(spec: Spec, task: Task, images: int, receptive: Receptive | None, ru
         # Weights, and Adam's two moments of those it changes.
         copies = 3 if "denoiser" in spec.train.trainable else 1
         save = None if receptive is None else copies * number * receptive.parameters + RNG_BYTES * spec.resources.gpus
-        output, pictures = 0, 1
+        output, pictures, shards = 0, 1, 0
     else:
         held = 1
         save = image_bytes * (2 if spec.algorithm.name == "fista" or spec.resources.layout == "replicated" else 1)
-        output, pictures = images * image_bytes, images
+        output, pictures, shards = images * image_bytes, images, spec.resources.gpus - 1
     free = os.statvfs(_existing(runs))
     return Disk(
         folder=str(runs),
         saves_bytes=None if save is None else held * save,
         output_bytes=output,
-        files=FILES_OF_A_RUN + 2 * spec.resources.gpus + FILES_OF_A_SAVE * held + FILES_OF_AN_IMAGE * pictures,
+        files=FILES_OF_A_RUN
+        + 2 * spec.resources.gpus
+        + (FILES_OF_A_SAVE + shards) * held
+        + FILES_OF_AN_IMAGE * pictures,
         free_bytes=free.f_bavail * free.f_frsize,
         free_files=free.f_favail if free.f_files else None,
     )
