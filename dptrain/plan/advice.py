@@ -9,7 +9,7 @@ from math import prod
 from dptrain.geometry.tiles import Counts, TileGrid
 from dptrain.plan.receptive import Receptive
 from dptrain.spec.networks import stride
-from dptrain.spec.schema import Spec, Task
+from dptrain.spec.schema import Denoiser, Spec, Task
 
 VISIBLE = 0.02
 """Difference at seams from which on plan warns, five of 255 grey levels."""
@@ -27,7 +27,7 @@ def sentences(spec: Spec, task: Task, grid: TileGrid, counts: Counts, receptive:
         yield from _statistics(task, grid, receptive)
 
 
-def seen(receptive: Receptive, grid: TileGrid) -> str:
+def seen(spec: Spec, grid: TileGrid, receptive: Receptive) -> str:
     """How far the denoiser sees, and what a halo leaves out at a seam."""
     if receptive.radius is None:
         text = f"the denoiser sees all of {receptive.looked} pixels"
@@ -35,6 +35,8 @@ def seen(receptive: Receptive, grid: TileGrid) -> str:
         text = f"the denoiser sees {receptive.radius} pixels far"
     if receptive.effective_radius is not None and receptive.effective_radius != receptive.radius:
         text += f", all but a thousandth within {receptive.effective_radius}"
+        if isinstance(spec.denoiser, Denoiser) and spec.denoiser.weights == "random":
+            text += " (with untrained weights; training may widen that)"
     if len(grid) == 1:
         return f"{text}; one tile has no seams"
     share = receptive.share_beyond(grid.halo)

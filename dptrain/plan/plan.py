@@ -123,7 +123,9 @@ class Plan:
             f"{counts.mean:.2f}; idle ranks: {counts.idle}",
             f"work: {self.grid.work_multiplier:.4g} times the pixels, balance {counts.mean / counts.most:.2f}",
             f"sent per rank and step: {'not known' if sent is None else f'{sent / 1e6:.1f} MB'}",
-            advice.seen(self.receptive, self.grid) if self.receptive else "how far the denoiser sees is not measured",
+            advice.seen(spec, self.grid, self.receptive)
+            if self.receptive
+            else "how far the denoiser sees is not measured",
             self.disk.line(),
         ]
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]

@@ -54,8 +54,8 @@ def test_no_other_patch_has_less_load(shape: tuple[int, ...], halo: int, ranks: 
     owned = split_boxes(shape, ranks, (2, 2)) if sharded else None
     fitted = fit_patch(shape, halo, ranks, owned, stride=8)
     every = [measured(TileGrid(shape, edge, halo), ranks, owned) for edge in candidates(shape, halo, 8)]
-    assert fitted in every
-    assert fitted.load <= NEAR * min(patch.load for patch in every)
+    near = [patch for patch in every if patch.load <= NEAR * min(patch.load for patch in every)]
+    assert fitted == max(near, key=lambda patch: (patch.aligned, patch.edge))
 
 
 @pytest.mark.parametrize("halo", [0, 10, 16, 33])

@@ -69,7 +69,7 @@ def test_the_knee_is_where_added_ranks_bring_less_than_half() -> None:
     assert knees(row(1, 1.0), row(2, 0.9), row(4, 0.8), row(8, 0.5)) == [4]
     # From 4 to 8 nothing is gained, from 4 to 16 more than half of what the first ranks did.
     assert knees(row(1, 1.0), row(4, 1.0), row(8, 0.5), row(16, 0.8)) == [16]
-    assert knees(row(2, 0.4), row(4, 0.4)) == [4]
+    assert knees(row(2, 1.0), row(4, 0.8)) == [4]
     assert knees(row(1, 1.0)) == []
 
 
