@@ -63,27 +63,29 @@ def _batches(spec: Spec, task: Task, counts: Counts) -> Iterator[str]:
 
 def _halo(spec: Spec, grid: TileGrid, receptive: Receptive) -> Iterator[str]:
     halo, radius = grid.halo, receptive.radius
-    if len(grid) == 1:
+    if len(grid) == 1 or radius is None:
         return
-    if radius is not None:
-        multiple = stride(spec.denoiser)
-        suited = (h for h in range(radius, radius + multiple) if (grid.patch + 2 * h) % multiple == 0)
-        enough = next(suited, radius)
-        if enough < halo:
-            less = replace(grid, halo=enough).work_multiplier
-            yield (
-                f"tiling.halo {halo} buys nothing over {enough}: the denoiser sees {radius} pixels far; "
-                f"write: tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
-            )
+    enough = _suited(spec, grid, radius)
+    if enough < halo:
+        less = replace(grid, halo=enough).work_multiplier
+        yield (
+            f"tiling.halo {halo} buys nothing over {enough}: the denoiser sees {radius} pixels far; "
+            f"write: tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
+        )
     error = receptive.seam_error(halo)
     if error > VISIBLE:
-        wider = receptive.effective_radius
-        known = wider is not None and wider < min(grid.shape)
-        write = f"tiling.halo={wider}" if known else "a larger halo"
+        wider = _suited(spec, grid, next(h for h in range(radius + 1) if receptive.seam_error(h) <= VISIBLE))
+        write = f"tiling.halo={wider}" if wider < min(grid.shape) else "tiling.patch=none, on one rank"
         yield (
             f"tiling.halo {halo} leaves out {100 * receptive.share_beyond(halo):.0f} % of what the denoiser sees: seams may "
             f"differ by {error:.1g} from the whole image; write: {write}"
         )
+
+
+def _suited(spec: Spec, grid: TileGrid, halo: int) -> int:
+    """The smallest halo of at least so many pixels with which windows suit the network; `halo` where none does."""
+    multiple = stride(spec.denoiser)
+    return next((h for h in range(halo, halo + multiple) if (grid.patch + 2 * h) % multiple == 0), halo)
 
 
 def _statistics(task: Task, grid: TileGrid, receptive: Receptive) -> Iterator[str]:

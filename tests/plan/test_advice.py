@@ -45,6 +45,9 @@ def test_a_halo_that_cuts_off_much() -> None:
     (text,) = said("tiling.halo=1")
     assert "leaves out 30 % of what the denoiser sees" in text and text.endswith("write: tiling.halo=2")
     assert said("tiling.halo=2") == []
+    (suited,) = said("tiling.halo=1", "denoiser={name: unet, weights: random}", "tiling.patch=8")
+    assert suited.endswith("write: tiling.halo=4")
+    assert said("tiling.halo=1", receptive=replace(SMALL, beyond=(0.5,) * 3, radius=90))[0].endswith("on one rank")
 
 
 def test_batches_and_checkpointing_that_do_nothing() -> None:
