@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from deepinv.distributed import DistributedContext
 
+from dptrain.engine.mesh import Mesh, form_mesh
 from dptrain.records.intent import write_json
 from dptrain.records.paths import AttemptPaths
 
@@ -92,12 +93,33 @@ class RankEnvironment:
 class RankContext(DistributedContext):  # type: ignore[misc]
     """deepinv's context that also counts what this rank sends, and leaves without a collective after an error."""
 
-    def __init__(self, env: RankEnvironment, seed: int, on_communication: Callable[[], None] | None = None) -> None:
+    mesh: Mesh
+    """Once entered: which image and which part of it are this rank's."""
+
+    def __init__(
+        self,
+        env: RankEnvironment,
+        seed: int,
+        on_communication: Callable[[], None] | None = None,
+        *,
+        replicas: int = 1,
+        timeout_s: int | None = None,
+    ) -> None:
+        """
+        :param replicas: divides the number of ranks.
+        :param timeout_s: limit for any one collective within a replica; None: torch's.
+        """
         super().__init__(seed=seed, seed_offset=False, cleanup=False)
         self.env = env
         self.bytes_sent = 0
         self._counting = True
         self._on_communication = on_communication
+        self._replicas, self._timeout = replicas, None if timeout_s is None else timedelta(seconds=timeout_s)
+
+    def __enter__(self) -> RankContext:
+        super().__enter__()
+        self.mesh = form_mesh(self.rank, self.world_size, self._replicas, self.device, self._timeout)
+        return self
 
     def local_indices(self, num_items: int) -> list[int]:
         """Items of this rank, dealt round robin as deepinv does; plan has already said which ranks have none."""
@@ -119,12 +141,13 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         finally:
             self._counting = before
 
-    def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """A copy of x, summed over all ranks; without a graph."""
+    def summed(self, x: torch.Tensor, *, within_replica: bool = False) -> torch.Tensor:
+        """A copy of x, summed over all ranks or those of this replica; without a graph."""
         total = x.detach().clone()
-        if self.use_dist and self.world_size > 1:
-            self._count(dist.all_reduce, total)
-            dist.all_reduce(total)
+        ranks = self.mesh.spatial_size if within_replica else self.world_size
+        if self.use_dist and ranks > 1:
+            self._count(dist.all_reduce, total, ranks)
+            dist.all_reduce(total, group=self.mesh.spatial_group if within_replica else None)
         return total
 
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -140,10 +163,11 @@ class RankContext(DistributedContext):  # type: ignore[misc]
             out.register_hook(lambda gradient: self._count(fn, gradient))  # type: ignore[no-untyped-call]
         return out
 
-    def _count(self, fn: Any, x: torch.Tensor) -> None:
+    def _count(self, fn: Any, x: torch.Tensor, ranks: int | None = None) -> None:
         # As a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
         passes = 2 if fn is dist.all_reduce else 1
-        self.sent(passes * (self.world_size - 1) * x.numel() * x.element_size() // self.world_size)
+        ranks = ranks or self.world_size
+        self.sent(passes * (ranks - 1) * x.numel() * x.element_size() // ranks)
 
 
 def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:

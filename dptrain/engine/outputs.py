@@ -100,6 +100,7 @@ def write_result(session: Session, **numbers: Any) -> None:
             "sections": session.meter.medians(),
             **{key: [of_rank[key] for of_rank in every] for key in mine},
             "world_size": session.env.world_size,
+            "replicas": session.spec.resources.replicas,
             "layout": session.spec.resources.layout,
             "output": sorted(str(p.relative_to(session.paths.dir)) for p in session.paths.output.iterdir()),
         },

@@ -169,8 +169,9 @@ def start_session(
     }
     env.export()
     # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
-    connect(env, intent.world_size, attempt, max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60)
-    ctx = RankContext(env, spec.run.seed, on_communication=watch.progress)
+    timeout_s = max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60
+    connect(env, intent.world_size, attempt, timeout_s)
+    ctx = RankContext(env, spec.run.seed, watch.progress, replicas=spec.resources.replicas, timeout_s=timeout_s)
     ctx.__enter__()
     meter = Meter(ctx.device, track=not spec.resources.compile)
     watch.peak_memory_bytes = lambda: meter.peak_memory_bytes

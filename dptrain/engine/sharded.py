@@ -70,7 +70,8 @@ class ShardedPlugAndPlay(Unrolled):
             InnerDenoiser(network, bf16=bf16, compiled=compiled),
             grid,
             physics.owned,
-            ctx.rank,
+            ctx.mesh.spatial_rank,
+            ctx.mesh.spatial_group,
             max_batch_size=max_batch_size,
             checkpoint=checkpoint,
             fill_batches=compiled,
@@ -151,16 +152,17 @@ class ShardedPlugAndPlay(Unrolled):
         return x.shape[0] * x.shape[1] * math.prod(self._shape)
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum over all boxes, without a graph."""
+        """The sum over all boxes of all replicas' images, without a graph."""
         return self.ctx.summed(value)
 
     def sync_gradients(self) -> None:
-        """Sum the gradients of all trainable parameters over the ranks, in one message."""
+        """Sum the gradients of all trainable parameters over boxes and average them over replicas, in one message."""
         parameters = [p for p in self.parameters() if p.requires_grad]
         if self.ctx.world_size == 1 or not parameters:
             return
         flat = torch.cat([_gradient(p).reshape(-1) for p in parameters])
-        parts = self.ctx.summed(flat).split_with_sizes([p.numel() for p in parameters])
+        total = self.ctx.summed(flat).div_(self.ctx.mesh.replicas)
+        parts = total.split_with_sizes([p.numel() for p in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             if parameter.grad is None:
                 parameter.grad = part.view_as(parameter).clone()

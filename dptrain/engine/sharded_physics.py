@@ -1,7 +1,7 @@
 """The operators and the image of the layout sharded, as data, reconstruction and training see them on one rank.
 
-Each rank reads or makes its own box; what can only be read whole is read on the first rank and sent box by box. Files are
-written by the first rank from slabs of all boxes: one writer, so that any shared file system does.
+Each rank reads or makes its own box; what can only be read whole is read on the first rank (of each replica) and sent box by
+box. Files are written by the first rank from slabs of all boxes: one writer, so that any shared file system does.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class ShardedPhysics:
         """
         self.channels, self.shape = image_shape[0], tuple(image_shape[1:])
         self.ctx, self.device, self.dtype = ctx, device, dtype
-        self.owned = split_boxes(self.shape, ctx.world_size, operators_stride(physics, self.shape))
-        self.box = self.owned[ctx.rank]
-        self.first = ctx.rank == 0
+        self.rank, self.group = ctx.mesh.spatial_rank, ctx.mesh.spatial_group
+        self.owned = split_boxes(self.shape, ctx.mesh.spatial_size, operators_stride(physics, self.shape))
+        self.box = self.owned[self.rank]
+        self.first = self.rank == 0
         self.noise_models = [operator.noise_model for operator in physics.physics_list]
-        self.fidelity = DataFidelity(physics, image_shape, self.owned, ctx.rank, on_sent=ctx.sent)
+        self.fidelity = DataFidelity(physics, image_shape, self.owned, self.rank, self.group, on_sent=ctx.sent)
 
     def read(self, pixels: Pixels) -> Tensor:
         """(1, C, *box), read here or received from the first rank, which holds one box at a time."""
@@ -52,13 +53,13 @@ class ShardedPhysics:
         for rank, box in enumerate(self.owned):
             held = pixels.read(box)[None].to(self.device, self.dtype) if self.first else self._nothing()
             (part,) = self._exchange(_at(0, box, len(self.owned)), _at(rank, box, len(self.owned))).copy_out((held,))
-            mine = part if rank == self.ctx.rank else mine
+            mine = part if rank == self.rank else mine
         return mine
 
     def slabs(self, x: Tensor, multiple: int = 1) -> Iterator[tuple[int, Tensor | None]]:
         """Of all boxes, on the first rank; none larger than one rank's share of the image."""
         image_bytes = self.channels * x.element_size() * cells(whole(self.shape))
-        for start, stop in slab_rows(self.shape[0], image_bytes, self.ctx.world_size, multiple):
+        for start, stop in slab_rows(self.shape[0], image_bytes, len(self.owned), multiple):
             slab = ((start, stop), *whole(self.shape[1:]))
             exchange = self._exchange([[box] for box in self.owned], _at(0, slab, len(self.owned)))
             (rows,) = exchange.copy_out((x.detach(),))
@@ -83,9 +84,9 @@ class ShardedPhysics:
             elif cells(place):
                 mine[i] = (y.shape[1], *self.fidelity.measured_shapes[i])
         every: list[dict[int, tuple[int, ...]]] = [mine]
-        if self.ctx.world_size > 1:
+        if len(self.owned) > 1:
             every = [{} for _ in self.owned]
-            dist.all_gather_object(every, mine)
+            dist.all_gather_object(every, mine, group=self.group)
         known = {i: shape for shapes in every for i, shape in shapes.items()}
         return [known[i] for i in range(len(self.noise_models))]
 
@@ -95,7 +96,7 @@ class ShardedPhysics:
             return change(y) if self.place(i) is None else y
         held, shape = self.fidelity.measured[i], self.fidelity.measured_shapes[i]
         plan = exchange_plan([[box] for box in held], _at(0, whole(shape), len(held)), shape)
-        exchange = Exchange(plan, self.ctx.rank)
+        exchange = Exchange(plan, self.rank, self.group)
         (every,) = exchange.copy_out((y,))
         (part,) = exchange.add_back((change(every) if self.first else every,))
         return part
@@ -108,14 +109,14 @@ class ShardedPhysics:
     def dot(self, a: Tensor, b: Tensor) -> float:
         """Summed over boxes."""
         with self.ctx.uncounted():
-            return float(self.ctx.summed(dot(a, b)))
+            return float(self.ctx.summed(dot(a, b), within_replica=True))
 
     def empty(self) -> Tensor:
         """One box."""
         return torch.empty(1, self.channels, *shape_of(self.box), device=self.device, dtype=self.dtype)
 
     def _exchange(self, held: Sequence[Sequence[Box]], wanted: Sequence[Sequence[Box]]) -> Exchange:
-        return Exchange(exchange_plan(held, wanted, self.shape), self.ctx.rank)
+        return Exchange(exchange_plan(held, wanted, self.shape), self.rank, self.group)
 
     def _nothing(self) -> Tensor:
         return torch.empty(1, self.channels, *(0,) * len(self.shape), device=self.device, dtype=self.dtype)

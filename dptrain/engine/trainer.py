@@ -3,11 +3,16 @@
 Every rank reads its part of the same batch in the same order. In the layout replicated that is all of it: every rank computes the
 same loss, and deepinv sums tile gradients over ranks in the backward pass. In the layout sharded it is a box; the loss is the sum
 over the box by the number of elements of the whole, and gradients are summed over ranks after the backward pass.
+
+Replicas (layout sharded) split the batch: R replicas with B images each see, in the same places, the R B images that one process
+with that batch size sees. Loss and gradients are means over replicas, hence those of that process. Random layers (dropout) are
+the exception: every replica draws numbers of its own, so that replicas do not repeat each other, and one process draws others.
 Saves hold all that a restart needs, so that stopped-and-resumed equals uninterrupted.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -17,9 +22,11 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
+from dptrain.engine.mesh import Mesh
 from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_curve, write_result
 from dptrain.engine.problems import build_data
+from dptrain.engine.problems.random_fields import seed_of
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import agreed_save, load_model, load_state, restore_rng, rng_states, write_save
 from dptrain.engine.session import Diverged, Session
@@ -64,6 +71,7 @@ def run(session: Session) -> set[int]:
     images = build_data(session.spec, built.physics, role="train")
     held_out = build_data(session.spec, built.physics, role="held_out") if train.held_out else []
     optimizer = torch.optim.Adam([p for p in built.algorithm.parameters() if p.requires_grad], lr=train.learning_rate)
+    seed_replica(session.spec.run.seed, session.ctx.mesh.replica)
     progress = _resume(session, built, optimizer)
     session.count_steps(train.steps)
     with session.meter.tracking(built.algorithm):
@@ -114,8 +122,24 @@ def data_order(images: int, seed: int, start: int) -> Iterator[int]:
             position += 1
 
 
+def own_share(order: Iterator[int], batch_size: int, mesh: Mesh) -> Iterator[list[int]]:
+    """This replica's part of every joint batch: `batch_size` of its `replicas x batch_size` images."""
+    while True:
+        joint = list(itertools.islice(order, mesh.replicas * batch_size))
+        yield joint[mesh.replica * batch_size : (mesh.replica + 1) * batch_size]
+
+
+def seed_replica(seed: int, replica: int) -> None:
+    """Give the random layers of a replica a stream of their own; the first keeps that of a run without replicas."""
+    if replica:
+        torch.manual_seed(seed_of(seed, "replica", replica))
+
+
 def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
-    """Scalar loss of the unrolled network on one batch, with its graph: this rank's share of it, summed by `algorithm.sum`."""
+    """Scalar loss of the unrolled network on one batch, with its graph: this rank's share of it, summed by `algorithm.sum`.
+
+    That sum is over replicas too, each with a batch of its own.
+    """
     algorithm = built.algorithm
     x = algorithm(batch.measured, batch.sigma)
     return LOSSES[loss](x - batch.truth).sum() / algorithm.elements(x)
@@ -158,7 +182,7 @@ def _step(
         optimizer.step()
     seconds = time.perf_counter() - begin
     meter.close_step(seconds, SECTIONS)
-    value = float(built.algorithm.sum(loss.detach()))
+    value = float(built.algorithm.sum(loss.detach())) / session.ctx.mesh.replicas
     if not math.isfinite(value):
         raise Diverged(f"the loss of step {step} is not finite")
     progress.step = step
@@ -167,10 +191,11 @@ def _step(
 
 
 def _batches(session: Session, built: Built, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:
-    """Batches from step `start` + 1 on."""
+    """This replica's batches from step `start` + 1 on."""
     cache: dict[int, Any] = {}
     keep: bool | None = None
-    order = data_order(len(images), session.spec.run.seed, start * train.batch_size)
+    mesh = session.ctx.mesh
+    order = data_order(len(images), session.spec.run.seed, start * mesh.replicas * train.batch_size)
 
     def sample(index: int) -> Any:
         nonlocal keep
@@ -186,28 +211,30 @@ def _batches(session: Session, built: Built, images: Any, train: Train, blind: b
             cache[index] = made
         return made
 
-    while True:
-        samples = [sample(next(order)) for _ in range(train.batch_size)]
-        yield make_batch(samples, built.algorithm, blind)
+    for indices in own_share(order, train.batch_size, mesh):
+        yield make_batch([sample(index) for index in indices], built.algorithm, blind)
 
 
 def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress) -> None:
-    """Mean PSNR over the held-out images; every rank takes part."""
+    """Mean PSNR over the held-out images, dealt to the replicas; every rank takes part."""
     if not len(held_out):
         return
     blind = session.spec.algorithm.sigma == "noise"
-    values = []
+    mesh = session.ctx.mesh
+    # This rank's share of the mean squared error of every image.
+    mse = torch.zeros(len(held_out), dtype=torch.float64, device=session.ctx.device)
     built.algorithm.eval()
     with torch.no_grad():
-        for index in range(len(held_out)):
+        for index in range(mesh.replica, len(held_out), mesh.replicas):
             with session.meter.paused():
                 batch = make_batch([held_out[index]], built.algorithm, blind)
             x = built.algorithm(batch.measured, batch.sigma)
             with session.meter.paused():
-                error = built.algorithm.sum(squared_error(x, batch.truth))
-                values.append(psnr_of_mse(float(error) / built.algorithm.elements(x)))
+                mse[index] = squared_error(x, batch.truth) / built.algorithm.elements(x)
             session.watch.progress()
     built.algorithm.train()
+    with session.meter.paused():
+        values = [psnr_of_mse(one) for one in built.algorithm.sum(mse).tolist()]
     progress.psnr_db.append(sum(values) / len(values))
     progress.psnr_steps.append(progress.step)
     if session.first:

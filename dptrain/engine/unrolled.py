@@ -77,7 +77,10 @@ class Unrolled(torch.nn.Module, ABC):
 
     @abstractmethod
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        """A value that was summed over the ranks' parts, summed over whole images, without a graph; a collective."""
+        """A value that was summed over the ranks' parts, summed over the whole images of all replicas, without a graph.
+
+        A collective.
+        """
 
     def largest(self, number: float) -> float:
         """The largest of the ranks' numbers; a collective."""
@@ -88,7 +91,10 @@ class Unrolled(torch.nn.Module, ABC):
 
     @abstractmethod
     def sync_gradients(self) -> None:
-        """After the backward pass of a loss over the ranks' parts: every `.grad` is that of the whole loss; a collective."""
+        """After the backward pass of a loss over the ranks' parts: every `.grad` is that of the whole loss, mean over replicas.
+
+        A collective.
+        """
 
     @abstractmethod
     def time_sections(self, meter: Meter) -> None:

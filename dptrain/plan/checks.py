@@ -40,7 +40,7 @@ def image_count(spec: Spec, task: Task) -> int:
 
 def refusals(spec: Spec, task: Task) -> Iterator[str]:
     """One sentence per reason why the run cannot work."""
-    yield from _ranks(spec)
+    yield from _ranks(spec, task)
     yield from _files(spec)
     yield from _weights(spec)
     yield from _step_size(spec)
@@ -50,10 +50,15 @@ def refusals(spec: Spec, task: Task) -> Iterator[str]:
         yield "problem.data.truth is null: training needs the truth"
 
 
-def _ranks(spec: Spec) -> Iterator[str]:
-    count, ranks = operators(spec), spec.resources.gpus
-    if spec.tiling.patch == "none" and ranks > 1:
-        yield f"tiling.patch is none, the untiled single process, but resources.gpus is {ranks}; write: gpus: 1"
+def _ranks(spec: Spec, task: Task) -> Iterator[str]:
+    count, ranks, replicas = operators(spec), spec.resources.gpus, spec.resources.replicas
+    if spec.tiling.patch == "none" and spec.resources.ranks_per_replica > 1:
+        yield f"tiling.patch is none, the untiled single process, but resources.gpus is {ranks}; write: gpus: {replicas}"
+    if task == "infer" and replicas > 1:
+        yield (
+            f"resources.replicas is {replicas}: replicas train on images of their own, a reconstruction has none; write: "
+            f"resources.replicas=1 for all {ranks} ranks on every image"
+        )
     replicated = spec.resources.layout == "replicated"
     if replicated and spec.resources.precision == "float64" and count is not None and ranks > count:
         # deepinv 0.5 sums float32 zeros of a rank without operators into float64 and aborts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from dptrain.geometry.boxes import Box, split_boxes
+from dptrain.geometry.boxes import Box, cells, split_boxes
 from dptrain.geometry.dealing import Dealing, deal_tiles
 from dptrain.geometry.footprints import Boundary, Footprint, fidelity_plan
 from dptrain.geometry.messages import ExchangePlan
@@ -17,19 +17,35 @@ ELEMENT_BYTES = {"float32": 4, "float64": 8, "bf16": 4}
 
 
 def tiles_per_rank(spec: Spec, grid: TileGrid) -> Counts:
-    """Tiles of the ranks. With a physics of a factory in layout sharded: as if its boxes may be cut anywhere."""
-    ranks = spec.resources.gpus
+    """Tiles of the ranks, each for an image of its replica. With a physics of a factory in layout sharded: as if its boxes may be
+    cut anywhere."""
+    ranks, replicas = spec.resources.ranks_per_replica, spec.resources.replicas
     if spec.resources.layout == "replicated":
         return grid.deal_counts(ranks)
     counts = [len(tiles) for tiles in _dealing(grid, ranks, _stride(spec)).tiles]
-    return Counts(most=max(counts), mean=len(grid) / ranks, idle=counts.count(0))
+    return Counts(most=max(counts), mean=len(grid) / ranks, idle=replicas * counts.count(0))
+
+
+def boxless(spec: Spec, grid: TileGrid) -> str | None:
+    """In layout sharded: which ranks own no pixels, and why; None where every rank does."""
+    each, replicas, stride = spec.resources.ranks_per_replica, spec.resources.replicas, _stride(spec)
+    without = sum(not cells(box) for box in _dealing(grid, each, stride).owned)
+    if not without:
+        return None
+    blocks, edges = (
+        " x ".join(map(str, n)) for n in ([-(-n // s) for n, s in zip(grid.shape, stride, strict=True)], stride)
+    )
+    return (
+        f"{replicas * without} of {spec.resources.gpus} ranks own no pixels: boxes are cut between blocks of the operators' stride "
+        f"({edges} pixels), and {blocks} blocks make at most {each - without} boxes for {each} ranks"
+    )
 
 
 def owned_boxes(spec: Spec) -> list[Box] | None:
-    """Box of each rank in layout sharded; None in layout replicated. With a physics of a factory: as if cut anywhere."""
+    """Box of each rank of a replica in layout sharded; None in layout replicated. With a physics of a factory: as if cut anywhere."""
     if spec.resources.layout == "replicated":
         return None
-    return split_boxes(spec.problem.image_size, spec.resources.gpus, _stride(spec))
+    return split_boxes(spec.problem.image_size, spec.resources.ranks_per_replica, _stride(spec))
 
 
 def bytes_per_step(spec: Spec, task: Task, grid: TileGrid) -> int | None:
@@ -85,7 +101,8 @@ def _replicated(spec: Spec, task: Task, image_bytes: int) -> int:
 
 def _sharded(spec: Spec, task: Task, grid: TileGrid, operators: list[list[Footprint]], cell: int) -> int:
     """Of the exchanges: the adjoint of one sends what it received."""
-    dealing = _dealing(grid, spec.resources.gpus, _stride(spec))
+    ranks = spec.resources.ranks_per_replica
+    dealing = _dealing(grid, ranks, _stride(spec))
     data = fidelity_plan(operators, 0, grid.shape, dealing.owned)
     fetch, back = dealing.fetch_plan(), dealing.return_plan()
     k = spec.algorithm.iterations
@@ -100,4 +117,4 @@ def _sharded(spec: Spec, task: Task, grid: TileGrid, operators: list[list[Footpr
         first = 0 if "step_size" in spec.train.trainable else 1
         return sends(data, rank, 2 * k - 1, 2 * k) + sends(fetch, rank, k, k - first) + sends(back, rank, k, k)
 
-    return max(of_rank(rank) for rank in range(spec.resources.gpus))
+    return max(of_rank(rank) for rank in range(ranks))

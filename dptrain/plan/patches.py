@@ -28,7 +28,7 @@ def decide_patch(spec: Spec) -> tuple[Spec, Choice]:
 
 
 def _fitted(spec: Spec) -> tuple[Spec, Choice]:
-    ranks, owned = spec.resources.gpus, owned_boxes(spec)
+    ranks, owned = spec.resources.ranks_per_replica, owned_boxes(spec)
     multiple, smallest = stride(spec.denoiser), smallest_window(spec.denoiser)
     halo = spec.tiling.halo
     found = fit_patch(spec.problem.image_size, halo, ranks, owned, stride=multiple, smallest_window=smallest)

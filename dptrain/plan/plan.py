@@ -86,6 +86,7 @@ class Plan:
             "reasons": self.reasons,
             "layout": self.spec.resources.layout,
             "world_size": self.world_size,
+            "mesh": {"replicas": self.spec.resources.replicas, "spatial": self.spec.resources.ranks_per_replica},
             "steps": self.steps,
             "tiles": len(self.grid),
             "tiles_per_rank_max": counts.most,
@@ -116,7 +117,7 @@ class Plan:
         size = " x ".join(map(str, spec.problem.image_size))
         page = [
             f"{self.task} {spec.name}: {size} pixels, {spec.problem.channels} channels, {self.steps} steps",
-            f"ranks: {self.world_size}, layout {spec.resources.layout}, cluster {self.profile.name}"
+            f"ranks: {self.world_size}{_mesh(spec)}, layout {spec.resources.layout}, cluster {self.profile.name}"
             + (f" ({self.job.nodes} nodes x {self.job.tasks_per_node})" if self.job else ""),
             f"tiles: {len(self.grid)} ({' x '.join(map(str, self.grid.counts))}) of window "
             f"{' x '.join(map(str, self.grid.window_shape))}; per rank at most {counts.most}, on average "
@@ -197,18 +198,24 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
     )
 
 
+def _mesh(spec: Spec) -> str:
+    replicas, each = spec.resources.replicas, spec.resources.ranks_per_replica
+    return f" = {replicas} replicas x {each} rank{'s' * (each != 1)}" if replicas > 1 else ""
+
+
 def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     notes = []
-    ranks, operators = spec.resources.gpus, checks.operators(spec)
+    each, operators = spec.resources.ranks_per_replica, checks.operators(spec)
     if counts.idle:
+        where = "in each replica " if spec.resources.replicas > 1 else ""
         cause = (
-            f"tiles < {ranks} ranks; write: resources.gpus={len(grid)}, or a smaller tiling.patch"
-            if len(grid) < ranks
+            f"tiles < {each} ranks; write: resources.gpus={spec.resources.replicas * len(grid)}, or a smaller tiling.patch"
+            if len(grid) < each
             else "tiles lie in the boxes of the others"
         )
-        notes.append(f"{counts.idle} of {ranks} ranks have no tile: {len(grid)} {cause}")
+        notes.append(f"{counts.idle} of {spec.resources.gpus} ranks have no tile: {where}{len(grid)} {cause}")
     if spec.resources.layout == "sharded":
-        return notes + _sharded_notes(spec)
+        return notes + _sharded_notes(spec, grid)
     if operators is not None and operators < spec.resources.gpus:
         notes.append(
             f"layout replicated deals whole operators: {operators} operators on {spec.resources.gpus} ranks, "
@@ -217,9 +224,10 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     return notes
 
 
-def _sharded_notes(spec: Spec) -> list[str]:
+def _sharded_notes(spec: Spec, grid: TileGrid) -> list[str]:
     if not isinstance(spec.problem.physics, Factory):
-        return []
+        without = layouts.boxless(spec, grid)
+        return [without] if without else []
     return [
         "what the physics of a factory sends in layout sharded is not known; the tiles per rank are those of boxes that may "
         "be cut anywhere"

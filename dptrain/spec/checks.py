@@ -35,7 +35,7 @@ class Clash:
 
 def check_spec(spec: Spec, builder: Builder) -> None:
     """Note every clash between values that could each be read."""
-    for check in (_not_yet, _image, _physics, _data, _denoiser, _algorithm, _tiling, _train, _run):
+    for check in (_not_yet, _image, _physics, _data, _denoiser, _algorithm, _resources, _train, _run):
         for clash in check(spec, builder):
             _note(builder, clash)
 
@@ -79,9 +79,6 @@ def _wrote(builder: Builder, key: str) -> bool:
 
 def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
     """Values that are part of the format but that this version does not honour."""
-    if spec.resources.replicas > 1:
-        found = f"resources.replicas is {spec.resources.replicas}; more than one replica is not available yet"
-        yield Clash(("resources.replicas",), found, "replicas: 1")
     if spec.tiling.checkpoint == "stages":
         yield Clash(
             ("tiling.checkpoint",),
@@ -92,7 +89,7 @@ def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
 
 def _image(spec: Spec, builder: Builder) -> Iterator[Clash]:
     size, halo = spec.problem.image_size, spec.tiling.halo
-    if halo >= min(size) and spec.tiling.patch != "none":
+    if halo >= min(size):
         found = f"tiling.halo is {halo}, not smaller than every axis of the image {list(size)}"
         yield Clash(("tiling.halo", "problem.image_size", "tiling.patch"), found, f"halo: {min(16, min(size) - 1)}")
 
@@ -252,20 +249,38 @@ def _algorithm(spec: Spec, builder: Builder) -> Iterator[Clash]:
         yield Clash((*keys, "problem.data.measurements"), found, f"noise_std: {physics.noise_std[-1]}")
 
 
-def _tiling(spec: Spec, builder: Builder) -> Iterator[Clash]:
-    gpus = spec.resources.gpus
-    if spec.tiling.patch == "none" and gpus > 1:
+def _resources(spec: Spec, builder: Builder) -> Iterator[Clash]:
+    gpus, replicas = spec.resources.gpus, spec.resources.replicas
+    each, rest = divmod(gpus, replicas)
+    if rest:
+        found = f"resources.replicas {replicas} does not divide resources.gpus {gpus}: {gpus} = {replicas} x {each} + {rest}"
+        below = max(n for n in range(1, replicas) if gpus % n == 0)
+        write = f"replicas: {below}, or gpus: {replicas * (each + 1)}"
+        yield Clash(("resources.replicas", "resources.gpus"), found, write)
+    elif replicas > 1 and spec.resources.layout == "replicated":
+        found = f"resources.replicas is {replicas}, but layout replicated has all {gpus} ranks on one image"
+        yield Clash(("resources.replicas", "resources.layout"), found, "replicas: 1, or layout: sharded")
+    if spec.tiling.patch == "none" and each > 1:
         found = f"tiling.patch: none is the whole image on one rank, but resources.gpus is {gpus}"
-        yield Clash(("tiling.patch", "resources.gpus"), found, "gpus: 1, or patch: 128")
+        if replicas > 1:
+            found += f" = {replicas} replicas x {each} ranks"
+        yield Clash(("tiling.patch", "resources.gpus"), found, f"gpus: {replicas}, or patch: 128")
 
 
 def _train(spec: Spec, builder: Builder) -> Iterator[Clash]:
     train = spec.train
     if train is None:
         return
-    if train.batch_size > train.images:
+    replicas = spec.resources.replicas
+    if replicas == 1 and train.batch_size > train.images:
         found = f"train.batch_size is {train.batch_size}, more than train.images {train.images}"
         yield Clash(("train.batch_size", "train.images"), found, f"batch_size: {train.images}")
+    elif (joint := replicas * train.batch_size) > train.images:
+        found = (
+            f"resources.replicas {replicas} x train.batch_size {train.batch_size} = {joint} images per step, more than "
+            f"train.images {train.images}"
+        )
+        yield Clash(("train.images", "train.batch_size", "resources.replicas"), found, f"images: {joint}")
     if train.held_out == 0 and train.held_out_data is not None:
         yield Clash(
             ("train.held_out_data", "train.held_out"),

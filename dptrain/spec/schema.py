@@ -198,12 +198,18 @@ class Resources:
     layout: Literal["replicated", "sharded"] = "replicated"
     """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box; for pgd and fista."""
     replicas: Count = 1
-    """Data-parallel copies of the spatial group; divides `gpus`."""
+    """Training in layout `sharded`: groups of `gpus / replicas` ranks, each with images of its own; the gradient is their mean.
+    Divides `gpus`."""
     time_min: Annotated[int, Minutes(), Limits(at_least=1, at_most=366 * 24 * 60)] = 30
     """Wall time in minutes, at least 1; `[D-]HH:MM:SS` and `D-HH:MM` are read from the raw text, seconds rounded up to a minute."""
     precision: Literal["float32", "float64", "bf16"] = "float32"
     compile: bool = False
     """torch.compile of the inner denoiser."""
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Ranks that work on one image together."""
+        return self.gpus // self.replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +219,7 @@ class Train:
     steps: Count = 100
     """Optimiser steps, at least 1."""
     batch_size: Count = 1
-    """Images per step."""
+    """Images per step and replica: a step sees `replicas` x `batch_size` images, at most `images`."""
     images: Count = 8
     """Training images: the first so many of the data; synthetic data makes them."""
     held_out: CountOrZero = 2

@@ -43,9 +43,9 @@ def single() -> RankEnvironment:
     )
 
 
-def context(env: RankEnvironment) -> RankContext:
+def context(env: RankEnvironment, replicas: int = 1) -> RankContext:
     """An entered context of this rank."""
-    ctx = RankContext(env, seed=0)
+    ctx = RankContext(env, seed=0, replicas=replicas)
     ctx.__enter__()
     return ctx
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dptrain.errors import NoSuchRun, PlanRefused
+from dptrain.errors import NoSuchRun, PlanRefused, SpecError
 from dptrain.launch.snapshot import create_run
 from dptrain.launch.sweeps import plan_members
 from dptrain.plan.plan import Plan, make_plan
@@ -168,6 +169,51 @@ def test_bytes_per_step_are_what_ranks_send(task: Task, tmp_path: Path, monkeypa
     step = min(b - a for a, b in itertools.pairwise(sent))
     planned = plan_of(change, task=task).bytes_per_step or 0
     assert planned <= step <= planned * 1.02 + 4000
+
+
+def test_replicas_are_meshes_of_their_own() -> None:
+    change = ("resources.layout=sharded", "problem.image_size=[64, 64]")
+    alone = plan_of(*change, "resources.gpus=4", task="train")
+    plan = plan_of(*change, "resources.gpus=8", "resources.replicas=2", "train.images=4", task="train")
+    assert plan.refusals == ()
+    assert plan.to_json()["mesh"] == {"replicas": 2, "spatial": 4} and plan.world_size == 8
+    assert plan.lines()[1].startswith("ranks: 8 = 2 replicas x 4 ranks, layout sharded")
+    assert plan.tiles_per_rank == alone.tiles_per_rank and plan.bytes_per_step == alone.bytes_per_step
+    idle = plan_of("resources.layout=sharded", "resources.gpus=12", "resources.replicas=2", task="train")
+    assert idle.to_json()["idle_ranks"] == 4
+    said = "4 of 12 ranks have no tile: in each replica 4 tiles < 6 ranks; write: resources.gpus=8, or a smaller tiling.patch"
+    assert said in idle.notes
+    each = plan_of("resources.layout=sharded", "resources.gpus=2", "resources.replicas=2", task="train")
+    assert "2 replicas x 1 rank," in each.lines()[1] and each.bytes_per_step == 0
+
+
+def test_replicas_are_for_training() -> None:
+    plan = plan_of("resources.layout=sharded", "resources.gpus=4", "resources.replicas=2")
+    assert plan.fits is False and len(plan.refusals) == 1
+    assert "resources.replicas is 2" in plan.refusals[0] and "resources.replicas=1" in plan.refusals[0]
+
+
+SUPERRES = "problem.physics={name: multiframe_superres, factor: 12}"
+
+
+def test_ranks_without_pixels_are_said() -> None:
+    plan = plan_of("resources.layout=sharded", SUPERRES, "resources.gpus=6")
+    assert plan.fits is None
+    assert any(
+        "2 of 6 ranks own no pixels" in note and "2 x 2 blocks make at most 4 boxes" in note for note in plan.notes
+    )
+
+
+def test_an_axis_shorter_than_the_stride_of_the_operators() -> None:
+    # The loader refuses it first, for a built-in physics: such an image is no multiple of the factor.
+    change = ("resources.layout=sharded", SUPERRES)
+    with pytest.raises(SpecError, match=r"factor is 12, which does not divide every axis of image_size \[24, 8\]"):
+        plan_of(*change, "problem.image_size=[24, 8]")
+    loaded = parse_spec(TINY, "tiny.yaml", Path.cwd(), change)
+    short = replace(loaded, spec=replace(loaded.spec, problem=replace(loaded.spec.problem, image_size=(24, 8))))
+    with pytest.raises(PlanRefused, match="axis 1 of the image has 8 pixels, fewer than the operators' stride of 12"):
+        make_plan(short, "infer", LOCAL)
+    assert PlanRefused.exit_code == 3
 
 
 def test_layout_sharded_takes_more_ranks_than_operators() -> None:

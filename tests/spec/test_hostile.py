@@ -305,6 +305,42 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "'off' without quotes",
         '"off" for the text',
     ),
+    "replicas that leave ranks over": (
+        "name: a\nresources: {gpus: 8, replicas: 3, layout: sharded}\n",
+        "2:32",
+        "resources.replicas 3 does not divide resources.gpus 8: 8 = 3 x 2 + 2",
+        "replicas: 2, or gpus: 9",
+    ),
+    "more replicas than ranks": (
+        "name: a\nresources: {gpus: 2, replicas: 4, layout: sharded}\n",
+        "2:32",
+        "2 = 4 x 0 + 2",
+        "replicas: 2, or gpus: 4",
+    ),
+    "replicas in layout replicated": (
+        "name: a\nresources: {gpus: 4, replicas: 2, layout: replicated}\n",
+        "2:32",
+        "layout replicated has all 4 ranks on one image",
+        "replicas: 1, or layout: sharded",
+    ),
+    "replicas without a patch": (
+        "name: a\ntiling: {patch: none}\nresources: {gpus: 4, replicas: 2, layout: sharded}\n",
+        "2:17",
+        "resources.gpus is 4 = 2 replicas x 2 ranks",
+        "gpus: 2",
+    ),
+    "replicas with too few images": (
+        "name: a\nresources: {gpus: 4, replicas: 4, layout: sharded}\ntrain: {batch_size: 2, images: 7}\n",
+        "3:32",
+        "resources.replicas 4 x train.batch_size 2 = 8 images per step, more than train.images 7",
+        "images: 8",
+    ),
+    "halo larger than an axis, untiled": (
+        "name: a\ntiling: {patch: none, halo: 512}\n",
+        "2:29",
+        "halo is 512, not smaller than every axis of the image [512, 512]",
+        "halo: 16",
+    ),
     # part of the format, not of this version
     "sharded": (
         "name: a\nalgorithm: {name: drs}\nresources: {layout: sharded}\n",
@@ -312,7 +348,6 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "layout sharded runs pgd and fista; algorithm.name is drs",
         "layout: replicated",
     ),
-    "replicas": ("name: a\nresources: {gpus: 2, replicas: 2}\n", "2:32", "not available yet", "replicas: 1"),
     "stages": ("name: a\ntiling: {checkpoint: stages}\n", "2:22", "not available yet", ""),
     # sweeps
     "sweep of an unknown key": (
