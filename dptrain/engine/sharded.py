@@ -58,7 +58,7 @@ class ShardedPlugAndPlay(Unrolled):
         :param norm_sq: ||A||^2 of the stacked operator.
         :param sigma: noise level given to the denoiser; None: given per call.
         :param max_batch_size: tiles per denoiser call.
-        :param checkpoint: deepinv's mode: auto, always, never.
+        :param checkpoint: deepinv's mode: auto, always, never; or stages.
         :param trainable: of denoiser, step_size, sigma; the others keep their values.
         """
         super().__init__(algorithm, ctx, norm_sq, dtype)
@@ -67,7 +67,7 @@ class ShardedPlugAndPlay(Unrolled):
         self._shape = grid.shape
         self.fidelity = physics.fidelity
         self.denoiser = ShardedDenoiser(
-            InnerDenoiser(network, bf16=bf16, compiled=compiled),
+            InnerDenoiser(network, bf16=bf16, compiled=compiled, stages=checkpoint == "stages"),
             grid,
             physics.owned,
             ctx.rank,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dptrain.spec.build import Builder
+from dptrain.spec.networks import STAGED
 from dptrain.spec.schema import (
     Data,
     Deblur,
@@ -85,12 +86,6 @@ def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
     if spec.tiling.patch == "fit":
         yield Clash(
             ("tiling.patch",), "tiling.patch: fit is not available yet", "patch: 128, or another number of pixels"
-        )
-    if spec.tiling.checkpoint == "stages":
-        yield Clash(
-            ("tiling.checkpoint",),
-            "tiling.checkpoint: stages is not available yet",
-            "checkpoint: fit | auto | always | never",
         )
 
 
@@ -261,6 +256,18 @@ def _tiling(spec: Spec, builder: Builder) -> Iterator[Clash]:
     if spec.tiling.patch == "none" and gpus > 1:
         found = f"tiling.patch: none is the whole image on one rank, but resources.gpus is {gpus}"
         yield Clash(("tiling.patch", "resources.gpus"), found, "gpus: 1, or patch: 128")
+    if spec.tiling.checkpoint != "stages":
+        return
+    net = spec.denoiser
+    if isinstance(net, Denoiser) and net.name not in STAGED:
+        known = " and ".join(STAGED)
+        found = (
+            f"tiling.checkpoint: stages is for {known} and your own code that declares its stages, not for {net.name}"
+        )
+        yield Clash(("tiling.checkpoint", "denoiser.name"), found, "checkpoint: always")
+    if spec.resources.compile:
+        found = "tiling.checkpoint: stages does not go with resources.compile, which makes one piece of all stages"
+        yield Clash(("tiling.checkpoint", "resources.compile"), found, "compile: false, or checkpoint: always")
 
 
 def _train(spec: Spec, builder: Builder) -> Iterator[Clash]:

@@ -117,7 +117,7 @@ def test_gradients_equal_one_process(ranks: RankPool, world_size: int) -> None:
     check_gradients(ranks, SMALL, world_size)
 
 
-@pytest.mark.parametrize(("mode", "batch"), [("never", 2), ("auto", 1), ("auto", 9), ("always", 2)])
+@pytest.mark.parametrize(("mode", "batch"), [("never", 2), ("auto", 1), ("auto", 9), ("always", 2), ("stages", 2)])
 def test_checkpoint_modes_give_one_gradient(ranks: RankPool, mode: str, batch: int) -> None:
     check_gradients(ranks, SMALL, 3, mode, batch)
 
