@@ -22,6 +22,7 @@ from deepinv.utils import TensorList
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
 from dptrain.engine.problems import WholePhysics
+from dptrain.engine.metrics import ssim
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
@@ -163,6 +164,10 @@ class PlugAndPlay(Unrolled):
     def sum(self, value: torch.Tensor) -> torch.Tensor:
         """The value itself: every rank has summed over the whole image."""
         return value.detach()
+
+    def ssim(self, x: torch.Tensor, truth: torch.Tensor) -> float | None:
+        """Structural similarity, None where an axis is shorter than the window."""
+        return ssim(x, truth)
 
     def sync_gradients(self) -> None:
         """Nothing: deepinv sums the gradients of the tiles in the backward pass."""
