@@ -32,8 +32,9 @@ def network_stages(network: torch.nn.Module) -> list[torch.nn.Module]:
     :raises UsageError: where there are none, or where one of them is not a module that the network calls.
     """
     name = type(network).__name__
-    if hasattr(network, "checkpoint_stages"):
-        stages = list(network.checkpoint_stages())
+    declared: Any = getattr(network, "checkpoint_stages", None)
+    if declared is not None:
+        stages = list(declared())
     else:
         joints = next((names for known, names in JOINTS.items() if isinstance(network, known)), None)
         stages = [] if joints is None else [part for key, part in network.named_children() if key not in joints]
@@ -74,7 +75,7 @@ class _Recomputed:
     def __init__(self, forward: Any) -> None:
         self.forward = forward
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.forward(*inputs)
-        return checkpoint(self.forward, *inputs, use_reentrant=False)
+            return self.forward(*inputs, **named)
+        return checkpoint(self.forward, *inputs, use_reentrant=False, **named)

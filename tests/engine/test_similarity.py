@@ -47,6 +47,7 @@ def check(
     exact = dtype == torch.float64
     # deepinv takes its SSIM from there too.
     expected = structural_similarity_index_measure(x, truth, data_range=1.0)
+    assert isinstance(expected, torch.Tensor)
     assert got == pytest.approx(float(expected), abs=1e-12 if exact else 1e-6)
     assert got == pytest.approx(ssim(x, truth), abs=1e-12 if exact else 1e-6)
 
