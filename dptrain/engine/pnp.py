@@ -21,8 +21,8 @@ from deepinv.utils import TensorList
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
-from dptrain.engine.problems import WholePhysics
 from dptrain.engine.metrics import ssim
+from dptrain.engine.problems import WholePhysics
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
