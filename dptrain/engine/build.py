@@ -62,7 +62,7 @@ def build(
     """Build everything on this rank; every rank builds the same.
 
     :param max_batch_size: tiles per denoiser call, as plan decided.
-    :param checkpoint: deepinv's mode, as plan decided.
+    :param checkpoint: auto, always, never or stages, as plan decided.
     :param trainable: of denoiser, step_size, sigma.
     :param norm_sq: ||A||^2 of the stacked operator; None: it is measured.
     """

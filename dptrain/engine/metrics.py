@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torchmetrics.functional.image import structural_similarity_index_measure
@@ -29,9 +30,16 @@ def psnr_of_mse(mse: float) -> float:
 
 
 def ssim(x: torch.Tensor, truth: torch.Tensor) -> float | None:
-    """Structural similarity, mean over the batch; None where an axis is shorter than the window."""
+    """Structural similarity, mean over all pixels of the batch; None where an axis is shorter than the window."""
     if min(x.shape[2:]) < SSIM_WINDOW:
         return None
-    value = structural_similarity_index_measure(x.float(), truth.float(), data_range=1.0)
-    assert isinstance(value, torch.Tensor)
-    return float(value)
+    return float(ssim_map(x, truth).mean(dtype=torch.float64))
+
+
+def ssim_map(x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Structural similarity of the windows around every pixel, (B, C, ...); what lies outside is reflected.
+
+    Every axis is longer than half a window.
+    """
+    _, values = structural_similarity_index_measure(x, truth, data_range=1.0, return_full_image=True)
+    return cast(torch.Tensor, values)

@@ -21,6 +21,7 @@ from deepinv.utils import TensorList
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
+from dptrain.engine.metrics import ssim
 from dptrain.engine.problems import WholePhysics
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
@@ -60,7 +61,7 @@ class PlugAndPlay(Unrolled):
         :param norm_sq: ||A||^2 of the stacked operator.
         :param sigma: noise level given to the denoiser; None: given per call.
         :param max_batch_size: tiles per denoiser call.
-        :param checkpoint: deepinv's mode: auto, always, never.
+        :param checkpoint: deepinv's mode: auto, always, never; or stages.
         :param trainable: of denoiser, step_size, sigma; the others keep their values.
         """
         super().__init__(algorithm, ctx, norm_sq, dtype)
@@ -70,7 +71,7 @@ class PlugAndPlay(Unrolled):
         values = self.iterations if learned else 1
         optim = ALGORITHMS[algorithm.name](
             data_fidelity=L2(),
-            prior=PnP(InnerDenoiser(network, bf16=bf16, compiled=compiled)),
+            prior=PnP(InnerDenoiser(network, bf16=bf16, compiled=compiled, stages=checkpoint == "stages")),
             stepsize=[step_size] * values,
             sigma_denoiser=[0.0 if sigma is None else sigma] * values,
             max_iter=self.iterations,
@@ -86,7 +87,7 @@ class PlugAndPlay(Unrolled):
             dtype=dtype,
             tiling_strategy=self.strategy,
             max_batch_size=max_batch_size,
-            checkpoint_batches=checkpoint,
+            checkpoint_batches="always" if checkpoint == "stages" else checkpoint,
         )
         self.physics = distribute(physics.physics, ctx, type_object="linear_physics", dtype=dtype)
         # deepinv's implicit backward of a proximal step does not know stacked measurements; without it the steps are unrolled.
@@ -163,6 +164,10 @@ class PlugAndPlay(Unrolled):
     def sum(self, value: torch.Tensor) -> torch.Tensor:
         """The value itself: every rank has summed over the whole image."""
         return value.detach()
+
+    def ssim(self, x: torch.Tensor, truth: torch.Tensor) -> float | None:
+        """Structural similarity, None where an axis is shorter than the window."""
+        return ssim(x, truth)
 
     def sync_gradients(self) -> None:
         """Nothing: deepinv sums the gradients of the tiles in the backward pass."""

@@ -1,7 +1,7 @@
 """Reconstruction: the PnP iteration on every image of the data, PSNR and SSIM after each, one record per iteration.
 
-Every rank works on its part of the image: all of it in the layout replicated, its box in the layout sharded. PSNR is that of the
-whole image; rank 0 writes what is written, a slab of all ranks' boxes at a time.
+Every rank works on its part of the image: all of it in the layout replicated, its box in the layout sharded. PSNR and SSIM are
+those of the whole image; rank 0 writes what is written, a slab of all ranks' boxes at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
-from dptrain.engine.metrics import psnr_of_mse, squared_error, ssim
+from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_image, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
@@ -118,7 +118,7 @@ def _measure(
         return None, None
     with session.meter.paused():
         psnr = psnr_of_mse(float(algorithm.sum(squared_error(x, truth))) / algorithm.elements(x))
-        similarity = ssim(x, truth) if algorithm.holds_whole else None
+        similarity = algorithm.ssim(x, truth)
     if not session.first:
         return None, None
     record.psnr_db.append(psnr)

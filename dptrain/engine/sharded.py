@@ -17,8 +17,10 @@ import torch
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
+from dptrain.engine.metrics import SSIM_WINDOW
 from dptrain.engine.sharded_denoiser import ShardedDenoiser
 from dptrain.engine.sharded_physics import ShardedPhysics
+from dptrain.engine.similarity import BoxSimilarity
 from dptrain.engine.tiled import InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
@@ -58,7 +60,7 @@ class ShardedPlugAndPlay(Unrolled):
         :param norm_sq: ||A||^2 of the stacked operator.
         :param sigma: noise level given to the denoiser; None: given per call.
         :param max_batch_size: tiles per denoiser call.
-        :param checkpoint: deepinv's mode: auto, always, never.
+        :param checkpoint: deepinv's mode: auto, always, never; or stages.
         :param trainable: of denoiser, step_size, sigma; the others keep their values.
         """
         super().__init__(algorithm, ctx, norm_sq, dtype)
@@ -67,7 +69,7 @@ class ShardedPlugAndPlay(Unrolled):
         self._shape = grid.shape
         self.fidelity = physics.fidelity
         self.denoiser = ShardedDenoiser(
-            InnerDenoiser(network, bf16=bf16, compiled=compiled),
+            InnerDenoiser(network, bf16=bf16, compiled=compiled, stages=checkpoint == "stages"),
             grid,
             physics.owned,
             ctx.mesh.spatial_rank,
@@ -82,6 +84,7 @@ class ShardedPlugAndPlay(Unrolled):
         self.sigma_k = _scalars([sigma or 0.0] * steps, dtype, ctx.device, "sigma" in trainable)
         self._executed: set[int] = set()
         self._meter: Meter | None = None
+        self._similarity = BoxSimilarity(grid.shape, physics.owned, ctx.rank)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -154,6 +157,14 @@ class ShardedPlugAndPlay(Unrolled):
     def sum(self, value: torch.Tensor) -> torch.Tensor:
         """The sum over all boxes of all replicas' images, without a graph."""
         return self.ctx.summed(value)
+
+    def ssim(self, x: torch.Tensor, truth: torch.Tensor) -> float | None:
+        """Structural similarity of the whole images, None where an axis is shorter than the window."""
+        if min(self._shape) < SSIM_WINDOW:
+            return None
+        with self.ctx.uncounted():
+            total = self.sum(self._similarity.sum(x, truth))
+        return float(total) / self.elements(x)
 
     def sync_gradients(self) -> None:
         """Sum the gradients of all trainable parameters over boxes and average them over replicas, in one message."""

@@ -28,8 +28,9 @@ from dptrain.geometry.dealing import TileBlock, deal_tiles
 from dptrain.geometry.messages import exchange_plan
 from dptrain.geometry.tiles import TileGrid
 
-RECOMPUTE_MODES = ("auto", "always", "never")
-"""deepinv's meanings: auto recomputes where a rank has more than one batch; nothing is kept in a pass without gradient."""
+RECOMPUTE_MODES = ("auto", "always", "never", "stages")
+"""deepinv's meanings: auto recomputes where a rank has more than one batch; nothing is kept in a pass without gradient. `stages`
+is always, for a processor that recomputes its stages once more inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class ShardedDenoiser(torch.nn.Module):
         :param owned: box of every rank, as `split_boxes` makes them.
         :param rank: this rank within `group`.
         :param max_batch_size: tiles per call. Batches are made equally long, so 5 tiles by at most 4 are 3 and 2.
-        :param checkpoint: auto, always or never.
+        :param checkpoint: auto, always, never or stages.
         :param fill_batches: repeat the last tile until every batch has one shape; for compiled networks, which would compile anew.
         :param on_sent: called with the bytes of every exchange.
         """

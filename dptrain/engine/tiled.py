@@ -11,19 +11,27 @@ import torch
 from deepinv.distributed.strategies.distributed_strategies import TilingStrategy
 from deepinv.models.base import Denoiser
 
+from dptrain.engine.network_stages import recompute_stages
 from dptrain.geometry.tiles import TileGrid
 
 
 class InnerDenoiser(Denoiser):  # type: ignore[misc]
     """One network applied to a batch of windows, in the precision asked for."""
 
-    def __init__(self, network: torch.nn.Module, *, bf16: bool = False, compiled: bool = False) -> None:
+    def __init__(
+        self, network: torch.nn.Module, *, bf16: bool = False, compiled: bool = False, stages: bool = False
+    ) -> None:
         """
         :param network: called as network(x, sigma), x of shape (N, C, ...), sigma of shape (N,) in the dtype of x.
         :param bf16: run the network under bfloat16 autocast; iterate and physics keep their dtype.
         :param compiled: torch.compile the network, before anything wraps it.
+        :param stages: recompute its stages one by one in the backward pass.
+        :raises UsageError: where stages are asked for and the network has none.
         """
         super().__init__()
+        assert not (stages and compiled), "the loader refuses it"
+        if stages:
+            recompute_stages(network)
         self.network = network
         self.bf16 = bf16
         self._call = torch.compile(network) if compiled else network

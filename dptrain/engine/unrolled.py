@@ -90,6 +90,12 @@ class Unrolled(torch.nn.Module, ABC):
         return float(value)
 
     @abstractmethod
+    def ssim(self, x: torch.Tensor, truth: torch.Tensor) -> float | None:
+        """Structural similarity of the whole images of which x and truth are this rank's part, None where an axis is shorter than
+        the window; a collective.
+        """
+
+    @abstractmethod
     def sync_gradients(self) -> None:
         """After the backward pass of a loss over the ranks' parts: every `.grad` is that of the whole loss, mean over replicas.
 

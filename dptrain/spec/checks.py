@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dptrain.spec.build import Builder
+from dptrain.spec.networks import STAGED
 from dptrain.spec.schema import (
     Data,
     Deblur,
@@ -35,7 +36,7 @@ class Clash:
 
 def check_spec(spec: Spec, builder: Builder) -> None:
     """Note every clash between values that could each be read."""
-    for check in (_not_yet, _image, _physics, _data, _denoiser, _algorithm, _resources, _train, _run):
+    for check in (_image, _physics, _data, _denoiser, _algorithm, _resources, _stages, _train, _run):
         for clash in check(spec, builder):
             _note(builder, clash)
 
@@ -75,16 +76,6 @@ def _note(builder: Builder, clash: Clash) -> None:
 
 def _wrote(builder: Builder, key: str) -> bool:
     return tuple(key.split(".")) in builder.at
-
-
-def _not_yet(spec: Spec, builder: Builder) -> Iterator[Clash]:
-    """Values that are part of the format but that this version does not honour."""
-    if spec.tiling.checkpoint == "stages":
-        yield Clash(
-            ("tiling.checkpoint",),
-            "tiling.checkpoint: stages is not available yet",
-            "checkpoint: fit | auto | always | never",
-        )
 
 
 def _image(spec: Spec, builder: Builder) -> Iterator[Clash]:
@@ -265,6 +256,21 @@ def _resources(spec: Spec, builder: Builder) -> Iterator[Clash]:
         if replicas > 1:
             found += f" = {replicas} replicas x {each} ranks"
         yield Clash(("tiling.patch", "resources.gpus"), found, f"gpus: {replicas}, or patch: 128")
+
+
+def _stages(spec: Spec, builder: Builder) -> Iterator[Clash]:
+    if spec.tiling.checkpoint != "stages":
+        return
+    net = spec.denoiser
+    if isinstance(net, Denoiser) and net.name not in STAGED:
+        known = " and ".join(STAGED)
+        found = (
+            f"tiling.checkpoint: stages is for {known} and your own code that declares its stages, not for {net.name}"
+        )
+        yield Clash(("tiling.checkpoint", "denoiser.name"), found, "checkpoint: always")
+    if spec.resources.compile:
+        found = "tiling.checkpoint: stages does not go with resources.compile, which makes one piece of all stages"
+        yield Clash(("tiling.checkpoint", "resources.compile"), found, "compile: false, or checkpoint: always")
 
 
 def _train(spec: Spec, builder: Builder) -> Iterator[Clash]:

@@ -1,8 +1,11 @@
-"""Strides of the denoisers, known without building one. Imports no torch."""
+"""What is known of the denoisers without building one: strides and stages. Imports no torch."""
 
 from __future__ import annotations
 
 from dptrain.spec.schema import Denoiser, Factory
+
+STAGED = ("drunet", "unet")
+"""Networks whose stages are known, for `tiling.checkpoint: stages`; user code says on the ranks whether it has any."""
 
 
 def stride(denoiser: Denoiser | Factory) -> int:

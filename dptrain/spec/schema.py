@@ -186,7 +186,9 @@ class Tiling:
     max_batch_size: Count | Literal["fit"] = "fit"
     """Patches per forward call, at least 1. `fit`: the largest that plan finds to fit (until plan forecasts memory: 1)."""
     checkpoint: Literal["fit", "auto", "always", "never", "stages"] = "fit"
-    """Activation checkpointing per patch batch, deepinv's meanings. `fit`: chosen by plan (until plan forecasts memory: always)."""
+    """Activation checkpointing when training. Per patch batch, with deepinv's meanings: `always`, `never`, `auto`. `stages`: `always`,
+    and inside the network stage by stage (drunet, unet, or your own network with `checkpoint_stages()`), which needs the least memory
+    and a third forward pass. `fit`: chosen by plan (until plan forecasts memory: always)."""
 
 
 @dataclass(frozen=True, kw_only=True)

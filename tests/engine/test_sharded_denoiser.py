@@ -22,22 +22,24 @@ from tests.ranks import RankPool
 
 
 class Network(torch.nn.Module):
-    """Two convolutions that know the noise level; 2-D or 3-D, float64, the same weights everywhere."""
+    """Two convolutions that know the noise level, each a stage; 2-D or 3-D, float64, the same weights everywhere."""
 
     def __init__(self, axes: int, channels: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         convolution: Any = torch.nn.Conv2d if axes == 2 else torch.nn.Conv3d
         with torch.random.fork_rng():
             torch.manual_seed(3)
-            self.first = convolution(channels + 1, 4, 3, padding=1)
+            first = convolution(channels + 1, 4, 3, padding=1)
             self.second = convolution(4, channels, 3, padding=1)
-        self.dropout = torch.nn.Dropout(dropout)
+        self.first = torch.nn.Sequential(first, torch.nn.Tanh(), torch.nn.Dropout(dropout))
         self.double()
+
+    def checkpoint_stages(self) -> list[torch.nn.Module]:
+        return [self.first, self.second]
 
     def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         level = sigma.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x[:, :1])
-        hidden = self.dropout(torch.tanh(self.first(torch.cat([x, level], 1))))
-        out: torch.Tensor = x + self.second(hidden)
+        out: torch.Tensor = x + self.second(self.first(torch.cat([x, level], 1)))
         return out
 
 
@@ -87,7 +89,7 @@ def on_a_box(env: RankEnvironment, case: Case) -> tuple[Answer, list[int], int]:
     network = Network(len(case.shape), case.channels, case.dropout)
     owned = split_boxes(case.shape, env.world_size, (1,) * len(case.shape))
     denoiser = ShardedDenoiser(
-        InnerDenoiser(network),
+        InnerDenoiser(network, stages=case.checkpoint == "stages"),
         case.grid,
         owned,
         env.rank,
@@ -158,7 +160,7 @@ def cases(draw: st.DrawFn) -> Case:
         images=draw(st.integers(1, 2)),
         channels=draw(st.sampled_from([1, 3])),
         batch=draw(st.integers(1, 4)),
-        checkpoint=draw(st.sampled_from(["always", "never", "auto"])),
+        checkpoint=draw(st.sampled_from(["always", "never", "auto", "stages"])),
         fill=draw(st.booleans()),
     )
 
@@ -187,9 +189,9 @@ def test_idle_ranks_take_part_when_only_the_weights_learn(ranks: RankPool, check
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("fill", [False, True])
-def test_random_layers_draw_the_same_again(ranks: RankPool, world_size: int, fill: bool) -> None:
-    case = Case(shape=(30, 41), patch=10, halo=3, batch=3, fill=fill, dropout=0.5)
+@pytest.mark.parametrize(("checkpoint", "fill"), [("always", False), ("always", True), ("stages", False)])
+def test_random_layers_draw_the_same_again(ranks: RankPool, world_size: int, checkpoint: str, fill: bool) -> None:
+    case = Case(shape=(30, 41), patch=10, halo=3, batch=3, checkpoint=checkpoint, fill=fill, dropout=0.5)
     recomputed = ranks.run(world_size, on_a_box, case)
     kept = ranks.run(world_size, on_a_box, Case(**{**case.__dict__, "checkpoint": "never"}))
     for (one, _, _), (other, _, _) in zip(recomputed, kept, strict=True):

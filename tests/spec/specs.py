@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dptrain.spec import schema as s
 from dptrain.spec.checks import deblur_kernel
+from dptrain.spec.networks import STAGED
 from dptrain.spec.tree import UNPRINTABLE
 
 texts = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp", "Cn"]), max_size=30).filter(
@@ -130,10 +131,13 @@ def specs(draw: st.DrawFn) -> s.Spec:
     sigma: Any = draw(st.one_of(positive, st.just("noise"))) if blind else draw(positive)
     gpus, time_min = draw(st.integers(1, 64)), draw(st.integers(1, 10_000))
     patch: Any = draw(st.one_of(st.integers(1, 512), st.just("none"))) if gpus == 1 else draw(st.integers(1, 512))
+    net, compiled = draw(denoisers(size, channels)), draw(st.booleans())
+    staged = not compiled and (isinstance(net, s.Factory) or net.name in STAGED)
+    checkpoint: Any = draw(st.sampled_from(["fit", "auto", "always", "never", *(["stages"] if staged else [])]))
     return s.Spec(
         name=draw(names),
         problem=s.Problem(image_size=size, channels=channels, physics=chosen, data=of),
-        denoiser=draw(denoisers(size, channels)),
+        denoiser=net,
         algorithm=s.Algorithm(
             name=draw(st.sampled_from(["pgd", "fista", "drs", "admm", "hqs"])),
             iterations=draw(st.integers(1, 100)),
@@ -145,13 +149,13 @@ def specs(draw: st.DrawFn) -> s.Spec:
             patch=patch,
             halo=draw(st.integers(0, min(size) - 1)),
             max_batch_size=draw(st.one_of(st.integers(1, 64), st.just("fit"))),
-            checkpoint=draw(st.sampled_from(["fit", "auto", "always", "never"])),
+            checkpoint=checkpoint,
         ),
         resources=s.Resources(
             gpus=gpus,
             time_min=time_min,
             precision=draw(st.sampled_from(["float32", "float64", "bf16"])),
-            compile=draw(st.booleans()),
+            compile=compiled,
         ),
         train=draw(train(size, channels, sigma != "noise")) if training else None,
         run=s.Run(

@@ -348,7 +348,24 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "layout sharded runs pgd and fista; algorithm.name is drs",
         "layout: replicated",
     ),
-    "stages": ("name: a\ntiling: {checkpoint: stages}\n", "2:22", "not available yet", ""),
+    "stages of a network without": (
+        "name: a\ndenoiser: {name: dncnn, weights: pretrained}\ntiling: {checkpoint: stages}\n",
+        "3:22",
+        "not for dncnn",
+        "checkpoint: always",
+    ),
+    "stages of no network": (
+        "name: a\ntiling: {checkpoint: stages}\ndenoiser: {name: identity}\n",
+        "2:22",
+        "drunet and unet and your own code that declares its stages, not for identity",
+        "checkpoint: always",
+    ),
+    "stages compiled": (
+        "name: a\ntiling: {checkpoint: stages}\nresources: {compile: true}\n",
+        "2:22",
+        "does not go with resources.compile",
+        "compile: false",
+    ),
     # sweeps
     "sweep of an unknown key": (
         "name: a\nsweep:\n  resources.gpu: [1, 2]\n",
