@@ -36,6 +36,26 @@ SMALL = Spec(
 )
 
 
+class Network(torch.nn.Module):
+    """Two convolutions that know the noise level; 2-D or 3-D, float64, the same weights everywhere."""
+
+    def __init__(self, axes: int, channels: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        convolution: Any = torch.nn.Conv2d if axes == 2 else torch.nn.Conv3d
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            self.first = convolution(channels + 1, 4, 3, padding=1)
+            self.second = convolution(4, channels, 3, padding=1)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.double()
+
+    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        level = sigma.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x[:, :1])
+        hidden = self.dropout(torch.tanh(self.first(torch.cat([x, level], 1))))
+        out: torch.Tensor = x + self.second(hidden)
+        return out
+
+
 def single() -> RankEnvironment:
     """One process without a process group."""
     return RankEnvironment(
