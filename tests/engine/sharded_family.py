@@ -125,7 +125,7 @@ def on_ranks(env: RankEnvironment, case: Case, layout: Layout) -> Answer:
     torch.manual_seed(seed_of(env.rank))
     x = algorithm(batch.measurements)
     loss = (x - batch.truth).square().sum() / algorithm.elements(x)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     algorithm.sync_gradients()
     batches: tuple[tuple[int, ...], ...] = ()
     if isinstance(algorithm, ShardedPlugAndPlay):
@@ -192,16 +192,17 @@ def denoise(
     """Every tile of the reflect-padded image; `draws` are the ranks' states of the random generator, before and after."""
     halo = case.halo
     tiles = TileGrid(case.shape, case.patch, halo).tiles()
+    keep = (slice(None), slice(None))
     padded = reflect_pad(x, halo) if halo else x
     out = torch.zeros_like(x)
     for rank, calls in enumerate(batches):
         torch.set_rng_state(draws[rank])
         for call in calls:
-            windows = [padded[(..., *(slice(a.start + halo, a.stop + halo) for a in tiles[i]))] for i in call]
+            windows = [padded[(*keep, *(slice(a.start + halo, a.stop + halo) for a in tiles[i]))] for i in call]
             made = network(torch.cat(windows), sigma.reshape(1).expand(len(call) * case.images))
             for i, window in zip(call, made.chunk(len(call)), strict=True):
-                core = (..., *(slice(a.core_start, a.core_stop) for a in tiles[i]))
-                out[core] = window[(..., *(slice(a.core_start - a.start, a.core_stop - a.start) for a in tiles[i]))]
+                crop = (*keep, *(slice(a.core_start - a.start, a.core_stop - a.start) for a in tiles[i]))
+                out[(*keep, *(slice(a.core_start, a.core_stop) for a in tiles[i]))] = window[crop]
         draws[rank] = torch.get_rng_state()
     return out
 
