@@ -21,7 +21,7 @@ from dptrain.engine.build import Built, build
 from dptrain.engine.context import RankContext, RankEnvironment
 from dptrain.engine.problems import build_data
 from dptrain.engine.sharded import ShardedPlugAndPlay
-from dptrain.engine.trainer import cut_batch, make_batch, training_loss
+from dptrain.engine.trainer import make_batch, training_loss
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.load import load_spec
 from dptrain.spec.schema import Spec
@@ -93,7 +93,7 @@ def _seconds(function: Callable[[], None]) -> float:
 def _inference(spec: Spec, ctx: RankContext) -> tuple[Callable[[], None], Callable[[], None]]:
     """(one iteration, its calls)."""
     built, algorithm = _built(spec, ctx)
-    sample = build_data(spec, built.physics, role="infer", device=ctx.device, dtype=built.dtype)[0]
+    sample = build_data(spec, built.physics, role="infer")[0]
     measured = algorithm.measured(sample.measurements)
     state = algorithm.initial(measured)
     windows = _windows(algorithm, spec)
@@ -115,8 +115,8 @@ def _training(spec: Spec, ctx: RankContext) -> tuple[Callable[[], None], Callabl
     """(one optimiser step, its calls: forward, forward again and backward of every batch, K times)."""
     assert spec.train is not None and spec.tiling.checkpoint == "always"
     built, algorithm = _built(spec, ctx, spec.train.trainable)
-    sample = build_data(spec, built.physics, role="train", device=ctx.device, dtype=built.dtype)[0]
-    batch = cut_batch(make_batch([sample], blind=False), algorithm)
+    sample = build_data(spec, built.physics, role="train")[0]
+    batch = make_batch([sample], algorithm, blind=False)
     optimizer = torch.optim.Adam([p for p in algorithm.parameters() if p.requires_grad])
     windows = _windows(algorithm, spec)
     level = torch.tensor(0.05)

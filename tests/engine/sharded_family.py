@@ -23,11 +23,12 @@ from dptrain.engine.build import build
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.problems import build_physics
 from dptrain.engine.sharded import ShardedPlugAndPlay
+from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.tiled import reflect_pad
-from dptrain.engine.trainer import Batch, cut_batch
+from dptrain.geometry.boxes import slices, whole
 from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Algorithm, Factory, Problem, Resources, Spec, Tiling
-from tests.engine.helpers import Network, context
+from tests.engine.helpers import Network, context, whole_of
 from tests.ranks import RankPool
 
 HERE = "tests.engine.sharded_family"
@@ -87,7 +88,7 @@ class Answer:
     """What one rank, or one process, found."""
 
     x: torch.Tensor | None
-    """Whole x_K; None on ranks that do not hold it."""
+    """Whole x_K; None on ranks other than the first."""
     loss: float
     gradients: dict[str, torch.Tensor]
     """By name: gamma, sigma (K,), and weights of the network."""
@@ -119,12 +120,15 @@ def on_ranks(env: RankEnvironment, case: Case, layout: Layout) -> Answer:
     """The product's answer."""
     ctx = context(env)
     built = build(case.spec(layout), ctx, max_batch_size=case.batch, checkpoint=case.checkpoint, trainable=EVERYTHING)
-    algorithm = built.algorithm
-    y = TensorList([case.image(seed=10 + i) for i in range(len(case.boundaries))])
-    batch = cut_batch(Batch(truth=case.image(seed=1), measurements=y, sigma=None), algorithm)
+    algorithm, physics = built.algorithm, built.physics
+    y = [case.image(seed=10 + i) for i in range(len(case.boundaries))]
+    if isinstance(physics, ShardedPhysics):
+        y = [physics.fidelity.take(i, part) for i, part in enumerate(y)]
+    truth = case.image(seed=1)[slices(physics.box, whole(case.shape), lead=2)]
+    measured = algorithm.measured(TensorList(y))
     torch.manual_seed(seed_of(env.rank))
-    x = algorithm(batch.measurements)
-    loss = (x - batch.truth).square().sum() / algorithm.elements(x)
+    x = algorithm(measured)
+    loss = (x - truth).square().sum() / algorithm.elements(x)
     loss.backward()
     algorithm.sync_gradients()
     batches: tuple[tuple[int, ...], ...] = ()
@@ -133,7 +137,7 @@ def on_ranks(env: RankEnvironment, case: Case, layout: Layout) -> Answer:
         batches = tuple(tuple(itertools.islice(ids, len(b.tiles))) for b in algorithm.denoiser.batches)
     gradients = {n: p.grad.detach() for n, p in algorithm.named_parameters() if p.requires_grad and p.grad is not None}
     return Answer(
-        x=algorithm.whole(x.detach()),
+        x=whole_of(physics, x.detach()),
         loss=float(algorithm.sum(loss)),
         gradients=by_meaning(gradients),
         norm_sq=algorithm.norm_sq,
