@@ -51,6 +51,7 @@ acceptance: $(STAMP)  ## the long matrices and the benchmarks
 	$(PY) -m pytest -m acceptance
 	$(PY) benchmarks/denoiser.py
 	$(PY) benchmarks/replicated.py
+	$(PY) benchmarks/layouts.py
 
 slurm-up: $(STAMP)  ## start a small SLURM on this machine
 	$(PY) -m tests.slurm_cluster up

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,10 +28,9 @@ from torch.utils.checkpoint import checkpoint
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.tiled import InnerDenoiser
 from dptrain.geometry.tiles import tile_grid
-from dptrain.records.events import read_events
-from dptrain.records.paths import RunPaths
 from dptrain.spec.load import load_spec
 from dptrain.spec.schema import Spec
+from runs import machine, run_dptrain
 
 # Random weights of the shipped network's shape: the cost of a call does not depend on their values.
 SPEC = """\
@@ -110,15 +108,12 @@ def write_spec(folder: Path, task: str, options: argparse.Namespace) -> Path:
 
 def measure(task: str, ranks: int, spec_path: Path, folder: Path) -> Row:
     """One run and its bounds, one after the other, so that they see the same machine."""
-    paths, peak_process = run_dptrain(task, ranks, spec_path, folder / f"{task}-{ranks}")
-    result = json.loads(paths.result.read_text(encoding="utf-8"))
-    if result["state"] != "completed" or result["world_size"] != ranks:
-        raise SystemExit(f"{paths.dir}: {result['state']} on {result['world_size']} ranks")
-    events = [list(read_events(paths.attempt(1).rank_events(rank))) for rank in range(ranks)]
-    spec = load_spec(paths.spec).spec
+    done = run_dptrain(task, ranks, spec_path, folder / f"{task}-{ranks}", ["resources.layout=replicated"])
+    result = done.result
+    spec = load_spec(done.paths.spec).spec
     grid = tile_grid(spec.problem.image_size, spec.tiling)
-    threads = next(e["threads"] for e in events[0] if e["kind"] == "start")
-    finals = [next(e for e in rank if e["kind"] == "final") for rank in events]
+    threads = done.events("start")[0][0]["threads"]
+    finals = [final for (final,) in done.events("final")]
     busiest = max(len(final["tiles"]) for final in finals)
     assert sorted(t for final in finals for t in final["tiles"]) == list(range(len(grid)))
     alone_s = bound(task, spec, busiest, threads, processes=1)
@@ -127,54 +122,14 @@ def measure(task: str, ranks: int, spec_path: Path, folder: Path) -> Row:
         ranks=ranks,
         threads=threads,
         tiles_max=busiest,
-        step_s=max(median_step(rank) for rank in events),
+        step_s=done.step_s,
         alone_s=alone_s,
         bound_s=bound(task, spec, busiest, threads, processes=ranks) if ranks > 1 else alone_s,
         sections=result["sections"],
         bytes_sent_per_step=sum(final["bytes_sent"] / final["steps"] for final in finals),
         peak_tracked_bytes=max(result["peak_memory_bytes"]),
-        peak_process_bytes=peak_process,
+        peak_process_bytes=done.resident_peak_bytes,
     )
-
-
-def run_dptrain(task: str, ranks: int, spec: Path, runs: Path) -> tuple[RunPaths, int]:
-    """Run the command as a user would; returns the run and the largest resident size any rank reached."""
-    command = [sys.executable, "-m", "dptrain.cli.main", task, str(spec), "--cluster", "local"]
-    command += ["--set", f"resources.gpus={ranks}"]
-    environment = {**os.environ, "DPTRAIN_RUNS": str(runs)}
-    with (runs.parent / f"{runs.name}.log").open("w+") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=runs.parent)
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, *(resident_peak_bytes(pid) for pid in rank_pids(runs)), 0)
-            time.sleep(0.2)
-        if process.returncode != 0:
-            log.seek(0)
-            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{log.read()}")
-    (folder,) = runs.iterdir()
-    return RunPaths(folder), peak
-
-
-def rank_pids(runs: Path) -> list[int]:
-    """Processes of the ranks, from the events they have written so far."""
-    return [
-        e["pid"] for log in runs.glob("*/attempts/1/rank-*.jsonl") for e in read_events(log) if e["kind"] == "start"
-    ]
-
-
-def resident_peak_bytes(pid: int) -> int:
-    """Largest resident size of a live process; 0 for one that is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
-
-
-def median_step(events: list[dict[str, Any]]) -> float:
-    """Median seconds of a rank's steps without the first, which pays for warm-up."""
-    seconds = [e["seconds"] for e in events if e["kind"] == "step"]
-    return float(statistics.median(seconds[1:] or seconds))
 
 
 def bound(task: str, spec: Spec, tiles: int, threads: int, processes: int) -> float:
@@ -242,14 +197,6 @@ def table(rows: list[Row]) -> str:
         lines.append(f"| {' | '.join(str(c) for c in cells)} |")
     sections = [f"{r.task} on {r.ranks}: " + ", ".join(f"{k} {v:.3f}" for k, v in r.sections.items()) for r in rows]
     return "\n".join([*lines, "", "Median seconds per section:", "", *(f"* {s}" for s in sections)])
-
-
-def machine() -> str:
-    """What the numbers depend on."""
-    model = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "CPU"
-    )
-    return f"{len(os.sched_getaffinity(0))} cores ({model}), torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n"
 
 
 if __name__ == "__main__":

@@ -36,6 +36,28 @@ SMALL = Spec(
 )
 
 
+class Network(torch.nn.Module):
+    """Two convolutions that know the noise level, each a stage; 2-D or 3-D, float64, the same weights everywhere."""
+
+    def __init__(self, axes: int, channels: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        convolution: Any = torch.nn.Conv2d if axes == 2 else torch.nn.Conv3d
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            first = convolution(channels + 1, 4, 3, padding=1)
+            self.second = convolution(4, channels, 3, padding=1)
+        self.first = torch.nn.Sequential(first, torch.nn.Tanh(), torch.nn.Dropout(dropout))
+        self.double()
+
+    def checkpoint_stages(self) -> list[torch.nn.Module]:
+        return [self.first, self.second]
+
+    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        level = sigma.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x[:, :1])
+        out: torch.Tensor = x + self.second(self.first(torch.cat([x, level], 1)))
+        return out
+
+
 def single() -> RankEnvironment:
     """One process without a process group."""
     return RankEnvironment(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -17,30 +16,8 @@ from dptrain.engine.sharded_denoiser import ShardedDenoiser
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.geometry.boxes import slices, split_boxes, whole
 from dptrain.geometry.tiles import TileGrid
-from tests.engine.helpers import context, single
+from tests.engine.helpers import Network, context, single
 from tests.ranks import RankPool
-
-
-class Network(torch.nn.Module):
-    """Two convolutions that know the noise level, each a stage; 2-D or 3-D, float64, the same weights everywhere."""
-
-    def __init__(self, axes: int, channels: int = 1, dropout: float = 0.0) -> None:
-        super().__init__()
-        convolution: Any = torch.nn.Conv2d if axes == 2 else torch.nn.Conv3d
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            first = convolution(channels + 1, 4, 3, padding=1)
-            self.second = convolution(4, channels, 3, padding=1)
-        self.first = torch.nn.Sequential(first, torch.nn.Tanh(), torch.nn.Dropout(dropout))
-        self.double()
-
-    def checkpoint_stages(self) -> list[torch.nn.Module]:
-        return [self.first, self.second]
-
-    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        level = sigma.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x[:, :1])
-        out: torch.Tensor = x + self.second(self.first(torch.cat([x, level], 1)))
-        return out
 
 
 @dataclass(frozen=True, kw_only=True)

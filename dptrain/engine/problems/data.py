@@ -105,7 +105,8 @@ class ImageSet(Sequence[Sample]):
             if std is None:
                 noisy.append(self._physics.change_whole(i, y, _noise(model, seed_of(*key, "noise", i))))
             else:
-                noisy.append(y + std * normal_like((*key, "noise", i), y, self._physics.place(i)) if std else y)
+                place = self._physics.place(i)
+                noisy.append(normal_like((*key, "noise", i), y, place).mul_(std).add_(y) if std else y)
         return TensorList(noisy)
 
     def _read(self, name: str, pixels: Sequence[Measured]) -> TensorList:

@@ -28,13 +28,21 @@ Leaves = NDArray[np.float64]
 """Per-leaf numbers of one octave, shape (cells, fields)."""
 
 
-def dead_leaves(seed: int, index: int, box: Box, image_size: tuple[int, ...], channels: int) -> Tensor:
-    """The pixels of `box` of image `index`, float64 in [0, 1], shape (C, *box).
+def dead_leaves(
+    seed: int,
+    index: int,
+    box: Box,
+    image_size: tuple[int, ...],
+    channels: int,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """The pixels of `box` of image `index` in [0, 1], shape (C, *box).
 
     :param box: (low, high) per axis inside `image_size`.
+    :param dtype: of the result; made in float64.
     """
     assert len(box) == len(image_size) and all(0 <= lo <= hi <= n for (lo, hi), n in zip(box, image_size, strict=True))
-    out = torch.empty(channels, *(hi - lo for lo, hi in box), dtype=torch.float64)
+    out = torch.empty(channels, *(hi - lo for lo, hi in box), dtype=dtype)
     edge = CHUNK[len(box)]
     starts = [range(lo - lo % edge, hi, edge) for lo, hi in box]
     for start in itertools.product(*starts):

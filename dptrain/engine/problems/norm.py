@@ -19,23 +19,23 @@ def operator_norm_sq(physics: RankPhysics, seed: int) -> float:
     Sums of products are float64 in any precision.
     """
     # A constant part: for blurs the largest eigenvector is near it.
-    start = normal_box((seed, "norm"), physics.channels, physics.box)[None] + 1
-    v = physics.empty().copy_(start)
-    del start
+    v = physics.empty()
+    v.copy_(normal_box((seed, "norm"), physics.channels, physics.box, v.dtype)[None]).add_(1)
     v /= physics.dot(v, v) ** 0.5
     previous, beta = torch.zeros_like(v), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
     for _ in range(MAX_STEPS):
-        w = physics.normal(v) - beta * previous
+        # Not in place: an operator may have returned its input.
+        w = physics.normal(v).sub(previous, alpha=beta)
         diagonal.append(physics.dot(w, v))
-        w -= diagonal[-1] * v
+        w.sub_(v, alpha=diagonal[-1])
         beta = physics.dot(w, w) ** 0.5
         largest, last = _largest_eigenpair(diagonal, beside)
         if beta * abs(last) <= TOLERANCE * largest or beta == 0:
             break
         beside.append(beta)
-        previous, v = v, w / beta
+        previous, v = v, w.div_(beta)
     return largest
 
 

@@ -18,6 +18,9 @@ from dptrain.geometry.boxes import Box, shape_of, whole
 SLAB_BYTES = 32 * 2**20
 """Of an image on its way into a file: rows of all ranks, no more than about so many bytes at once."""
 
+DOT_PIECE = 2**20
+"""Numbers of an inner product at once."""
+
 
 class Pixels(Protocol):
     """Numbers of one image or measurement, (C, ...), read where and when they are needed."""
@@ -161,8 +164,9 @@ class WholePhysics:
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product, a float64 scalar."""
-    return (a.double() * b.double()).sum()
+    """Inner product, a float64 scalar; in pieces, for in float64 both images and their product take six float32 images."""
+    pieces = zip(torch.split(a.reshape(-1), DOT_PIECE), torch.split(b.reshape(-1), DOT_PIECE), strict=True)
+    return sum(((x.double() * y.double()).sum() for x, y in pieces), a.new_zeros((), dtype=torch.float64))
 
 
 def slab_rows(length: int, image_bytes: int, parts: int, multiple: int) -> list[tuple[int, int]]:

@@ -39,9 +39,11 @@ def generator(*key: int | str) -> torch.Generator:
     return made
 
 
-def _field(key: tuple[int | str, ...], channels: int, box: Box, draw: Callable[..., Tensor]) -> Tensor:
+def _field(
+    key: tuple[int | str, ...], channels: int, box: Box, draw: Callable[..., Tensor], dtype: torch.dtype
+) -> Tensor:
     block = BLOCK if len(box) <= 2 else BLOCK_3D
-    out = torch.empty(channels, *(hi - lo for lo, hi in box), dtype=torch.float64)
+    out = torch.empty(channels, *(hi - lo for lo, hi in box), dtype=dtype)
     if not out.numel():
         return out
     for place in itertools.product(*(range(lo // block, -(-hi // block)) for lo, hi in box)):
@@ -53,14 +55,14 @@ def _field(key: tuple[int | str, ...], channels: int, box: Box, draw: Callable[.
     return out
 
 
-def normal_box(key: tuple[int | str, ...], channels: int, box: Box) -> Tensor:
-    """Standard normal samples of `box`, float64, shape (C, *box)."""
-    return _field(key, channels, box, torch.randn)
+def normal_box(key: tuple[int | str, ...], channels: int, box: Box, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal samples of `box`, shape (C, *box)."""
+    return _field(key, channels, box, torch.randn, dtype)
 
 
-def uniform_box(key: tuple[int | str, ...], channels: int, box: Box) -> Tensor:
-    """Uniform samples in [0, 1) of `box`, float64, shape (C, *box)."""
-    return _field(key, channels, box, torch.rand)
+def uniform_box(key: tuple[int | str, ...], channels: int, box: Box, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform samples in [0, 1) of `box`, shape (C, *box)."""
+    return _field(key, channels, box, torch.rand, dtype)
 
 
 def normal_like(key: tuple[int | str, ...], y: Tensor, place: Box | None = None) -> Tensor:
@@ -70,7 +72,7 @@ def normal_like(key: tuple[int | str, ...], y: Tensor, place: Box | None = None)
     """
     shape = tuple(y.shape[1:])
     channels, spatial = (1, shape) if len(shape) == 1 else (shape[0], shape[1:])
-    noise = normal_box(key, channels, [(0, n) for n in spatial] if place is None else place)
+    noise = normal_box(key, channels, [(0, n) for n in spatial] if place is None else place, y.dtype)
     assert noise.numel() == prod(shape), (shape, place)
     return noise.reshape(y.shape).to(y)
 

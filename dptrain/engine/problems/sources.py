@@ -73,7 +73,7 @@ class Leaves:
     def read(self, box: Box | None) -> Tensor:
         """Made for the box alone."""
         made = whole(self.image_size) if box is None else box
-        return dead_leaves(self.seed, self.index, made, self.image_size, self.channels).to(self.dtype)
+        return dead_leaves(self.seed, self.index, made, self.image_size, self.channels, self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
