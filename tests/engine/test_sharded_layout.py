@@ -217,9 +217,11 @@ def _stretch(env: RankEnvironment, spec: Spec, steps: range, folder: Path, keep:
     return whole_of(built.physics, state["est"][0])
 
 
-@pytest.mark.parametrize("saved_by", [1, 3, 4])
-def test_another_number_of_ranks_goes_on_from_a_save(ranks: RankPool, tmp_path: Path, saved_by: int) -> None:
-    spec = replace(SMALL, algorithm=Algorithm(name="fista", iterations=4))
+@pytest.mark.parametrize(("saved_by", "algorithm"), [(1, "fista"), (3, "fista"), (4, "admm")])
+def test_another_number_of_ranks_goes_on_from_a_save(
+    ranks: RankPool, tmp_path: Path, saved_by: int, algorithm: Any
+) -> None:
+    spec = replace(SMALL, algorithm=Algorithm(name=algorithm, iterations=4))
     expected = reconstruct(single(), spec)[0]
     RunPaths(tmp_path / "run").create()
     ranks.run(saved_by, _stretch, spec, range(2), tmp_path / "run", True)

@@ -306,12 +306,6 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         '"off" for the text',
     ),
     # part of the format, not of this version
-    "sharded": (
-        "name: a\nalgorithm: {name: drs}\nresources: {layout: sharded}\n",
-        "3:21",
-        "layout sharded runs pgd and fista; algorithm.name is drs",
-        "layout: replicated",
-    ),
     "replicas": ("name: a\nresources: {gpus: 2, replicas: 2}\n", "2:32", "not available yet", "replicas: 1"),
     "stages": ("name: a\ntiling: {checkpoint: stages}\n", "2:22", "not available yet", ""),
     # sweeps
