@@ -62,34 +62,40 @@ class Proximal:
         :param relative_to: the residual is compared with the norm of this, image by image.
         :raises UsageError: not solved after `MOST_ITERATIONS`.
         """
-        x, residual = torch.zeros_like(b), b.clone()
-        direction = residual.clone()
-        squares, scales = self._products((residual, residual), (relative_to, relative_to))
-        limits = TOLERANCE[b.dtype] ** 2 * scales
+        # Gradients may be so small that the square of one is nothing in float32: solved for a right-hand side of norm 1.
+        norm = self._norm(relative_to)
+        residual = b / norm
+        # Zeros; but what is not finite counts as solved below, and must not come out as zero.
+        x, direction = 0 * residual, residual.clone()
+        squares, limit = self._product(residual, residual), TOLERANCE[b.dtype] ** 2
         for _ in range(MOST_ITERATIONS):
-            left = squares > limits
+            left = squares > limit
             if not any_left(left):
-                return x
+                return x.mul_(norm)
             image = direction + gamma * self.normal(direction)
-            (curvature,) = self._products((direction, image))
+            curvature = self._product(direction, image)
             # An image that is done stands still.
             length = _per_image(torch.where(left, squares / curvature, 0), b)
             x.addcmul_(length, direction)
             residual.addcmul_(length, image, value=-1)
-            before = squares
-            (squares,) = self._products((residual, residual))
+            before, squares = squares, self._product(residual, residual)
             direction.mul_(_per_image(torch.where(left, squares / before, 0), b)).add_(residual)
-        reached = float((squares / scales).max().sqrt())
+        reached = float(squares.max().sqrt())
         raise UsageError(
             f"the proximal step with gamma {float(gamma):g} is not solved after {MOST_ITERATIONS} iterations of conjugate "
             f"gradients: its relative residual is {reached:.2g}, not yet {TOLERANCE[b.dtype]:g}\n"
             "    write: a smaller algorithm.step_size, or auto"
         )
 
-    def _products(self, *pairs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """<a, b> of each pair over the whole images: float64, one number per image."""
-        own = [(a * b).sum(dim=tuple(range(1, a.ndim)), dtype=torch.float64) for a, b in pairs]
-        return self.summed(torch.stack(own)).unbind()
+    def _product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """<a, b> over the whole images: float64, one number per image."""
+        return self.summed((a * b).sum(dim=tuple(range(1, a.ndim)), dtype=torch.float64))
+
+    def _norm(self, a: torch.Tensor) -> torch.Tensor:
+        """The norm of each whole image of a, 1 where there is nothing, of shape (B, 1, ...)."""
+        own = torch.linalg.vector_norm(a, dim=tuple(range(1, a.ndim)), dtype=torch.float64)
+        norm = self.summed(own.square()).sqrt()
+        return _per_image(torch.where(norm == 0, 1, norm), a)
 
 
 def any_left(left: torch.Tensor) -> bool:

@@ -127,10 +127,22 @@ def test_a_mask_of_zeros_and_ones_takes_one_iteration_and_a_batch_is_its_images(
     assert torch.equal(together, alone)
 
 
+def test_small_gradients_are_not_lost_in_float32() -> None:
+    proximal = one_process(blur("circular", 3, 3).float(), 1, 6, 7)
+    b = random(2, 1, 6, 7).float()
+    gamma = torch.tensor(0.5)
+    small = proximal.solve(1e-25 * b, gamma, relative_to=1e-25 * b)
+    torch.testing.assert_close(small / 1e-25, proximal.solve(b, gamma, relative_to=b), rtol=0, atol=1e-5)
+
+
 def test_what_is_not_solved_is_said_and_what_is_not_finite_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     proximal = one_process(blur("circular", 3, 3), 1, 6, 7)
     z = random(1, 1, 6, 7)
-    assert bool(proximal(z * math.nan, z, gamma_of(0.5)).isnan().all())
+    broken = z.clone()
+    broken[0, 0, 0, 0] = math.nan
+    assert bool(proximal(broken, z, gamma_of(0.5)).isnan().any() and proximal(z, broken, gamma_of(0.5)).isnan().any())
+    assert bool(proximal.solve(broken, gamma_of(0.5), relative_to=z).isnan().any())
+    assert bool(proximal(z / 0, z, gamma_of(0.5)).isnan().any())
     monkeypatch.setattr(module, "MOST_ITERATIONS", 3)
     with pytest.raises(UsageError, match=r"gamma 0\.5 is not solved after 3 iterations.*\n *write: a smaller"):
         proximal(z, z, gamma_of(0.5))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from dptrain.spec.schema import Algorithm, Resources, Spec, Tiling
 from tests.engine.helpers import SMALL, first_gradient, reconstruct, single
-from tests.engine.test_sharded_layout import FLOAT64, VOLUME, both, expected_name, gradient_on_boxes, on_boxes
+from tests.engine.test_sharded_layout import VOLUME, expected_name, gradient_on_boxes, on_boxes
 from tests.ranks import RankPool
 
 EVERYTHING = ("denoiser", "step_size", "sigma")
@@ -56,13 +54,3 @@ def test_images_and_gradients_are_deepinvs_and_those_of_one_rank(ranks: RankPool
 def test_other_images_are_deepinvs(ranks: RankPool, spec: Spec, atol: float) -> None:
     image = ranks.run(2, on_boxes, spec)[0][0]
     torch.testing.assert_close(image, reconstruct(single(), spec)[0], rtol=0, atol=atol)
-
-
-def test_a_run_has_the_numbers_of_the_layout_replicated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    whole, boxes, difference = both("infer", *FLOAT64, "algorithm.name=admm")
-    assert len(boxes["psnr_db"]) == 4
-    assert boxes["psnr_db"] == pytest.approx(whole["psnr_db"], rel=0, abs=1e-9)
-    assert difference is not None and np.abs(difference).max() < 1e-10
-    assert boxes["sections"].keys() == whole["sections"].keys() and boxes["sections"]["gradient"] > 0

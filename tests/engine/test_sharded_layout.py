@@ -306,11 +306,12 @@ def both(task: Any, *change: str) -> tuple[dict[str, Any], dict[str, Any], np.nd
 
 @pytest.mark.usefixtures("runs_folder")
 def test_an_inference_run_has_the_numbers_of_the_layout_replicated() -> None:
-    whole, boxes, difference = both("infer", *FLOAT64, "resources.gpus=3", "algorithm.name=fista")
+    whole, boxes, difference = both("infer", *FLOAT64, "resources.gpus=3", "algorithm.name=admm")
     assert boxes["layout"] == "sharded" and len(boxes["psnr_db"]) == 4 and boxes["ssim"] is None
     assert boxes["psnr_db"] == pytest.approx(whole["psnr_db"], rel=0, abs=1e-9)
-    assert difference is not None and np.abs(difference).max() < 1e-12
-    assert boxes["sections"].keys() == whole["sections"].keys() and boxes["sections"]["denoise"] > 0
+    assert difference is not None and np.abs(difference).max() < 1e-10
+    assert boxes["sections"].keys() == whole["sections"].keys()
+    assert boxes["sections"]["gradient"] > 0 and boxes["sections"]["denoise"] > 0
     assert boxes["output"] == whole["output"]
 
 
