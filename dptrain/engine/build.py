@@ -18,7 +18,7 @@ from dptrain.engine.unrolled import Unrolled
 from dptrain.engine.weights import FILE_SUFFIXES, load_run_parameters
 from dptrain.errors import UsageError
 from dptrain.geometry.tiles import tile_grid
-from dptrain.spec.schema import Denoiser, Spec
+from dptrain.spec.schema import PROXIMAL, Denoiser, Spec
 
 STEP_SIZE_SHARE = 0.99
 """`step_size: auto` takes this share of 1 / ||A||^2; below 2 / ||A||^2 the gradient step does not diverge."""
@@ -43,7 +43,7 @@ def step_size(spec: Spec, norm_sq: float) -> float:
     """
     if spec.algorithm.step_size == "auto":
         return STEP_SIZE_SHARE / norm_sq
-    if spec.algorithm.name in ("pgd", "fista") and spec.algorithm.step_size >= 2 / norm_sq:
+    if spec.algorithm.name not in PROXIMAL and spec.algorithm.step_size >= 2 / norm_sq:
         raise UsageError(
             f"algorithm.step_size is {spec.algorithm.step_size:g}, but must stay below 2 / ||A||^2 = {2 / norm_sq:.4g}"
         )

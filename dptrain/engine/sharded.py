@@ -1,7 +1,7 @@
 """The plug-and-play iteration and its unrolled network in the layout `sharded`: every rank iterates on its own box.
 
-PGD and FISTA as deepinv writes them, x_{k+1} = D_sigma(z_k - gamma grad f(z_k)), on the pieces that work on boxes. A^T y is
-computed once and is all that stays of the measurements. Retained per unrolled step: boxes and their halos, no whole image.
+deepinv's algorithms (`algorithms.py`) on pieces that work on boxes: gradient, proximal step, denoiser. A^T y is computed once
+and is all that stays of the measurements. Retained per unrolled step: boxes and their halos, no whole image.
 
 Letters: x, z iterates (B, C, *box) of this rank's box; y a list of O tensors, its part of the operators' measurements.
 """
@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
+from dptrain.engine.algorithms import RULES, Pieces
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
 from dptrain.engine.metrics import SSIM_WINDOW
+from dptrain.engine.proximal import Proximal
 from dptrain.engine.sharded_denoiser import ShardedDenoiser
 from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.similarity import BoxSimilarity
@@ -25,9 +28,6 @@ from dptrain.engine.tiled import InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Algorithm
-
-FISTA_A = 3
-"""deepinv's `a`: z_{k+1} = x_{k+1} + (k + a - 1) / (k + a) (x_{k+1} - x_k)."""
 
 
 class ShardedPlugAndPlay(Unrolled):
@@ -64,10 +64,11 @@ class ShardedPlugAndPlay(Unrolled):
         :param trainable: of denoiser, step_size, sigma; the others keep their values.
         """
         super().__init__(algorithm, ctx, norm_sq, dtype)
-        assert algorithm.name in ("pgd", "fista"), "the loader refuses the others"
         network.requires_grad_("denoiser" in trainable)
         self._shape = grid.shape
         self.fidelity = physics.fidelity
+        # Solvers of different images take different numbers of iterations.
+        self.proximal = Proximal(self.fidelity.normal, partial(ctx.summed, within_replica=True))
         self.denoiser = ShardedDenoiser(
             InnerDenoiser(network, bf16=bf16, compiled=compiled, stages=checkpoint == "stages"),
             grid,
@@ -131,24 +132,31 @@ class ShardedPlugAndPlay(Unrolled):
     def initial(self, measured: torch.Tensor) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
         x = torch.zeros_like(measured) if self.algorithm.init == "zeros" else measured / self.norm_sq
-        return {"est": (x, x) if self.algorithm.name == "fista" else (x,), "it": 0}
+        return {"est": (x,) * RULES[self.algorithm.name].carries, "it": 0}
 
     def iterate(self, state: Iterate, k: int, measured: torch.Tensor, sigma: torch.Tensor | None = None) -> Iterate:
         """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k."""
-        *_, z = state["est"]
-        gamma = self.gamma_k[k if len(self.gamma_k) > 1 else 0]
+        gamma: torch.Tensor = self.gamma_k[k if len(self.gamma_k) > 1 else 0]
         level = self.sigma_k[k if len(self.sigma_k) > 1 else 0] if sigma is None else sigma
-        with self._section("gradient"):
-            gradient = self.fidelity.gradient(z, measured)
-        u = z - gamma * gradient
-        with self._section("denoise"):
-            x = self.denoiser(u, level)
-        self._executed.update(self.denoiser.tile_ids)
+
+        def descend(z: torch.Tensor) -> torch.Tensor:
+            with self._section("gradient"):
+                gradient = self.fidelity.gradient(z, measured)
+            return z - gamma * gradient
+
+        def prox(z: torch.Tensor) -> torch.Tensor:
+            with self._section("gradient"):
+                return self.proximal(z, measured, gamma)
+
+        def denoise(u: torch.Tensor) -> torch.Tensor:
+            with self._section("denoise"):
+                x: torch.Tensor = self.denoiser(u, level)
+            self._executed.update(self.denoiser.tile_ids)
+            return x
+
         step = int(state["it"])
-        if self.algorithm.name == "pgd":
-            return {"est": (x,), "it": step + 1}
-        alpha = (step + FISTA_A - 1) / (step + FISTA_A)
-        return {"est": (x, x + alpha * (x - state["est"][0])), "it": step + 1}
+        pieces = Pieces(descend=descend, prox=prox, denoise=denoise)
+        return {"est": RULES[self.algorithm.name].step(state["est"], step, pieces), "it": step + 1}
 
     def elements(self, x: torch.Tensor) -> int:
         """Numbers in the whole images of which x is this rank's box."""

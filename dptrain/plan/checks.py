@@ -15,7 +15,7 @@ from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
-from dptrain.spec.schema import Data, Denoiser, Factory, FileData, MultiframeSuperres, Spec, Task
+from dptrain.spec.schema import PROXIMAL, Data, Denoiser, Factory, FileData, MultiframeSuperres, Spec, Task
 
 
 def operators(spec: Spec) -> int | None:
@@ -93,7 +93,7 @@ def _weights(spec: Spec) -> Iterator[str]:
 def _step_size(spec: Spec) -> Iterator[str]:
     """gamma below 2 / ||A||^2, asked of the engine in a process of its own, so that submitting loads no torch."""
     gamma = spec.algorithm.step_size
-    if gamma == "auto" or spec.algorithm.name not in ("pgd", "fista"):
+    if gamma == "auto" or spec.algorithm.name in PROXIMAL:
         return
     norm_sq = operator_norm_sq(spec)
     if norm_sq is not None and float(gamma) >= 2 / norm_sq:

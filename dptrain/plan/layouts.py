@@ -11,7 +11,7 @@ from dptrain.geometry.footprints import Boundary, Footprint, fidelity_plan
 from dptrain.geometry.messages import ExchangePlan
 from dptrain.geometry.tiles import Counts, TileGrid
 from dptrain.spec.checks import SUPERRES_KERNEL, deblur_kernel
-from dptrain.spec.schema import Deblur, Factory, MultiframeSuperres, Spec, Task
+from dptrain.spec.schema import PROXIMAL, Deblur, Factory, MultiframeSuperres, Spec, Task
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "bf16": 4}
 
@@ -51,15 +51,28 @@ def owned_boxes(spec: Spec) -> list[Box] | None:
 def bytes_per_step(spec: Spec, task: Task, grid: TileGrid) -> int | None:
     """Bytes a rank sends per iteration (inference) or optimiser step (training); None: not known.
 
-    Without the gradients of the weights and single numbers. In layout sharded that of the rank that sends most.
+    Without the gradients of the weights and single numbers. In layout sharded that of the rank that sends most. A proximal step
+    takes as many exchanges as its solver takes iterations, which the data decide.
     """
-    cell = spec.problem.channels * ELEMENT_BYTES[spec.resources.precision]
-    if task == "train" and spec.train is not None:
-        cell *= spec.train.batch_size
+    if spec.algorithm.name in PROXIMAL and spec.resources.gpus > 1:
+        return None
+    cell = _cell_bytes(spec, task)
     if spec.resources.layout == "replicated":
         return _replicated(spec, task, cell * prod(spec.problem.image_size))
     operators = footprints(spec)
     return None if operators is None else _sharded(spec, task, grid, operators, cell)
+
+
+def bytes_per_normal(spec: Spec, task: Task, grid: TileGrid) -> int | None:
+    """Bytes that the rank that sends most sends per A^T A: per iteration of the solver of a proximal step; None: not known."""
+    cell, ranks = _cell_bytes(spec, task), spec.resources.gpus
+    if spec.resources.layout == "replicated":
+        return _summed(cell * prod(grid.shape), ranks)
+    operators = footprints(spec)
+    if operators is None:
+        return None
+    data = fidelity_plan(operators, 0, grid.shape, _dealing(grid, ranks, _stride(spec)).owned)
+    return max(data.bytes_sent(rank, cell) + data.bytes_received(rank, cell) for rank in range(ranks))
 
 
 def footprints(spec: Spec) -> list[list[Footprint]] | None:
@@ -78,6 +91,12 @@ def footprints(spec: Spec) -> list[list[Footprint]] | None:
 _NOTHING_BEYOND: Boundary = "none"
 
 
+def _cell_bytes(spec: Spec, task: Task) -> int:
+    """Of one pixel, all channels and images of the batch."""
+    images = spec.train.batch_size if task == "train" and spec.train is not None else 1
+    return images * spec.problem.channels * ELEMENT_BYTES[spec.resources.precision]
+
+
 def _stride(spec: Spec) -> tuple[int, ...]:
     operators = footprints(spec)
     return operators[0][0].stride if operators else (1,) * len(spec.problem.image_size)
@@ -88,15 +107,19 @@ def _dealing(grid: TileGrid, ranks: int, stride: tuple[int, ...]) -> Dealing:
     return deal_tiles(grid, split_boxes(grid.shape, ranks, stride))
 
 
+def _summed(image_bytes: int, ranks: int) -> int:
+    """Sent by each rank while an image is summed over the ranks, as a ring does it."""
+    return 2 * (ranks - 1) * image_bytes // ranks
+
+
 def _replicated(spec: Spec, task: Task, image_bytes: int) -> int:
-    """As a ring sends it: the image is summed over ranks once per data step and once per denoiser call.
+    """The image is summed over ranks once per data step and once per denoiser call.
 
     Training adds A^T y before the first step, and a backward pass that repeats both sums and one more for the input of every
     data step but the first: 5 K - 1 images with deepinv 0.5.
     """
-    ranks = spec.resources.gpus
     images = 5 * spec.algorithm.iterations - 1 if task == "train" else 2
-    return images * 2 * (ranks - 1) * image_bytes // ranks
+    return _summed(images * image_bytes, spec.resources.gpus)
 
 
 def _sharded(spec: Spec, task: Task, grid: TileGrid, operators: list[list[Footprint]], cell: int) -> int:

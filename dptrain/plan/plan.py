@@ -19,7 +19,7 @@ from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, Override
-from dptrain.spec.schema import Denoise, Factory, Spec, Task
+from dptrain.spec.schema import PROXIMAL, Denoise, Factory, Spec, Task
 from dptrain.spec.sweep import fingerprint
 
 
@@ -187,6 +187,7 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
         refusals=tuple(refusals),
         notes=(
             *_notes(spec, grid, counts),
+            *_solver_notes(spec, task, grid),
             *_machine_notes(spec, profile),
             *advice.sentences(spec, task, grid, counts, receptive),
             *disk.notes(),
@@ -222,6 +223,18 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
             f"{spec.resources.gpus - operators} ranks wait during the data step"
         )
     return notes
+
+
+def _solver_notes(spec: Spec, task: Task, grid: TileGrid) -> list[str]:
+    """Why the bytes per step are not known of an algorithm with a proximal step."""
+    if spec.algorithm.name not in PROXIMAL or spec.resources.gpus == 1:
+        return []
+    sent = layouts.bytes_per_normal(spec, task, grid)
+    cost = "" if sent is None else f", {sent / 1e6:.3g} MB per rank and iteration of the solver"
+    return [
+        f"{spec.algorithm.name} solves a linear system in every step{cost}; how many iterations it takes depends on the data, "
+        "so what is sent per step is not known"
+    ]
 
 
 def _sharded_notes(spec: Spec, grid: TileGrid) -> list[str]:

@@ -19,8 +19,6 @@ from dptrain.spec.schema import (
     Spec,
 )
 
-SHARDED_ALGORITHMS = ("pgd", "fista")
-"""What runs on boxes: gradient steps, without a proximal step of the data term."""
 SUPERRES_KERNEL = 5
 """Edge of the blur kernel of `multiframe_superres` in pixels."""
 
@@ -215,9 +213,6 @@ def _weights(spec: Spec, net: Denoiser) -> Iterator[Clash]:
 
 
 def _algorithm(spec: Spec, builder: Builder) -> Iterator[Clash]:
-    if spec.resources.layout == "sharded" and spec.algorithm.name not in SHARDED_ALGORITHMS:
-        found = f"layout sharded runs {' and '.join(SHARDED_ALGORITHMS)}; algorithm.name is {spec.algorithm.name}"
-        yield Clash(("resources.layout", "algorithm.name", "algorithm"), found, "layout: replicated, or name: pgd")
     if spec.algorithm.sigma != "noise":
         return
     physics = spec.problem.physics

@@ -158,6 +158,9 @@ DENOISER_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Keys that each denoiser takes; the others keep their defaults and are not read."""
 
+PROXIMAL = ("drs", "admm", "hqs")
+"""Algorithms with a proximal step of the data term: a linear system per iteration, and no limit for gamma."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
@@ -167,7 +170,7 @@ class Algorithm:
     iterations: Count = 10
     """K, at least 1: iterations, or unrolled steps."""
     step_size: Positive | Literal["auto"] = "auto"
-    """gamma, above 0 and below 2 / ||A||^2 of the stacked operator. `auto`: 0.99 / ||A||^2."""
+    """gamma, above 0; for pgd and fista below 2 / ||A||^2 of the stacked operator. `auto`: 0.99 / ||A||^2."""
     sigma: Positive | Literal["noise"] = 0.05
     """Noise level given to the denoiser, above 0, image range [0, 1]. `noise`: the noise_std drawn for the image."""
     init: Literal["adjoint", "zeros"] = "adjoint"
@@ -198,7 +201,7 @@ class Resources:
     gpus: Count = 1
     """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
     layout: Literal["replicated", "sharded"] = "replicated"
-    """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box; for pgd and fista."""
+    """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box."""
     replicas: Count = 1
     """Training in layout `sharded`: groups of `gpus / replicas` ranks, each with images of its own; the gradient is their mean.
     Divides `gpus`."""

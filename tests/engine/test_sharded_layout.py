@@ -217,9 +217,11 @@ def _stretch(env: RankEnvironment, spec: Spec, steps: range, folder: Path, keep:
     return whole_of(built.physics, state["est"][0])
 
 
-@pytest.mark.parametrize("saved_by", [1, 3, 4])
-def test_another_number_of_ranks_goes_on_from_a_save(ranks: RankPool, tmp_path: Path, saved_by: int) -> None:
-    spec = replace(SMALL, algorithm=Algorithm(name="fista", iterations=4))
+@pytest.mark.parametrize(("saved_by", "algorithm"), [(1, "fista"), (3, "fista"), (4, "admm")])
+def test_another_number_of_ranks_goes_on_from_a_save(
+    ranks: RankPool, tmp_path: Path, saved_by: int, algorithm: Any
+) -> None:
+    spec = replace(SMALL, algorithm=Algorithm(name=algorithm, iterations=4))
     expected = reconstruct(single(), spec)[0]
     RunPaths(tmp_path / "run").create()
     ranks.run(saved_by, _stretch, spec, range(2), tmp_path / "run", True)
@@ -304,12 +306,13 @@ def both(task: Any, *change: str) -> tuple[dict[str, Any], dict[str, Any], np.nd
 
 @pytest.mark.usefixtures("runs_folder")
 def test_an_inference_run_has_the_numbers_of_the_layout_replicated() -> None:
-    whole, boxes, difference = both("infer", *FLOAT64, "resources.gpus=3", "algorithm.name=fista")
+    whole, boxes, difference = both("infer", *FLOAT64, "resources.gpus=3", "algorithm.name=admm")
     assert boxes["layout"] == "sharded" and len(boxes["psnr_db"]) == len(boxes["ssim"]) == 4
     for name in ("psnr_db", "ssim"):
         assert boxes[name] == pytest.approx(whole[name], rel=0, abs=1e-9), name
-    assert difference is not None and np.abs(difference).max() < 1e-12
-    assert boxes["sections"].keys() == whole["sections"].keys() and boxes["sections"]["denoise"] > 0
+    assert difference is not None and np.abs(difference).max() < 1e-10
+    assert boxes["sections"].keys() == whole["sections"].keys()
+    assert boxes["sections"]["gradient"] > 0 and boxes["sections"]["denoise"] > 0
     assert boxes["output"] == whole["output"]
 
 

@@ -16,6 +16,7 @@ from dptrain.launch.sweeps import plan_members
 from dptrain.plan.plan import Plan, make_plan
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
+from dptrain.spec.checks import deblur_kernel
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import load_spec, parse_spec
 from dptrain.spec.schema import Task
@@ -225,6 +226,22 @@ def test_layout_sharded_takes_more_ranks_than_operators() -> None:
     assert "1 of 3 ranks have no tile: 4 tiles lie in the boxes of the others" in plan.notes
     assert plan.bytes_per_step is not None and plan.bytes_per_step > 0
     assert plan_of("resources.layout=sharded", "resources.gpus=1", task="train").bytes_per_step == 0
+
+
+@pytest.mark.parametrize("layout", ["replicated", "sharded"])
+def test_what_a_proximal_step_sends_is_said_per_iteration_of_its_solver(layout: str) -> None:
+    change = (f"resources.layout={layout}", "algorithm.name=admm", "problem.image_size=[32, 24]")
+    blurred = "problem.physics={name: deblur, blur_sigma: 1.0}"
+    plan = plan_of(*change, blurred)
+    assert plan.bytes_per_step is None and "sent per rank and step: not known" in plan.lines()
+    # Two ranks send all pixels once; or the blur's radius, continued around the image, to both sides of the cut and back.
+    radius = deblur_kernel((1.0,)) // 2
+    sent = {"replicated": 32 * 24 * 4, "sharded": 2 * 2 * radius * (24 + 2 * radius) * 4}[layout]
+    assert any(
+        f"admm solves a linear system in every step, {sent / 1e6:.3g} MB per rank" in note for note in plan.notes
+    )
+    alone = plan_of(*change, blurred, "resources.gpus=1")
+    assert alone.bytes_per_step == 0 and not any("admm" in note for note in alone.notes)
 
 
 def test_what_a_users_physics_sends_in_layout_sharded_is_not_known(tmp_path: Path) -> None:

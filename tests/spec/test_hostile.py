@@ -342,12 +342,6 @@ HOSTILE: dict[str, tuple[str, str, str, str]] = {
         "halo: 16",
     ),
     # part of the format, not of this version
-    "sharded": (
-        "name: a\nalgorithm: {name: drs}\nresources: {layout: sharded}\n",
-        "3:21",
-        "layout sharded runs pgd and fista; algorithm.name is drs",
-        "layout: replicated",
-    ),
     "stages of a network without": (
         "name: a\ndenoiser: {name: dncnn, weights: pretrained}\ntiling: {checkpoint: stages}\n",
         "3:22",
