@@ -200,8 +200,8 @@ class Resources:
 
     gpus: Count = 1
     """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
-    layout: Literal["replicated", "sharded"] = "replicated"
-    """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box."""
+    layout: Literal["sharded", "replicated"] = "sharded"
+    """`sharded`: each rank holds its own box. `replicated`: the whole image on every rank (deepinv.distributed), the reference."""
     replicas: Count = 1
     """Training in layout `sharded`: groups of `gpus / replicas` ranks, each with images of its own; the gradient is their mean.
     Divides `gpus`."""

@@ -31,7 +31,7 @@ SMALL = Spec(
     denoiser=Denoiser(weights="random", nc=(4, 4, 8, 8), nb=1),
     algorithm=Algorithm(iterations=3),
     tiling=Tiling(patch=16, halo=4),
-    resources=Resources(precision="float64"),
+    resources=Resources(precision="float64", layout="replicated"),
     train=Train(steps=3, images=2, held_out=1),
 )
 

@@ -36,7 +36,7 @@ from tests.engine.helpers import (
 )
 from tests.ranks import RankPool
 
-FLOAT32 = Resources(precision="float32")
+FLOAT32 = Resources(precision="float32", layout="replicated")
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -126,7 +126,7 @@ def _bf16(env: RankEnvironment, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def test_bf16_concerns_the_denoiser_alone() -> None:
-    spec = replace(SMALL, resources=Resources(precision="bf16"))
+    spec = replace(SMALL, resources=Resources(precision="bf16", layout="replicated"))
     low, full = _bf16(single(), spec)
     assert low.dtype == torch.float32
     assert 0 < float((low - full).abs().max()) < 0.1

@@ -82,7 +82,10 @@ def test_overrides_are_listed_with_their_origin() -> None:
 @pytest.mark.parametrize(
     "overrides,words",
     [
-        (("resources.precision=float64", "resources.gpus=3"), ["3 > 1 operators", "float64"]),
+        (
+            ("resources.precision=float64", "resources.gpus=3", "resources.layout=replicated"),
+            ["3 > 1 operators", "float64"],
+        ),
         (("algorithm.step_size=2.5",), ["step_size 2.5 >= 2 / ||A||^2 = 2 "]),
         (
             ("problem.physics={name: multiframe_superres, factor: 1}", "algorithm.step_size=0.6"),
@@ -137,7 +140,7 @@ def test_a_step_size_below_the_limit_passes() -> None:
 
 
 def test_idle_ranks_and_missing_operators_are_said() -> None:
-    plan = plan_of("resources.gpus=6")
+    plan = plan_of("resources.gpus=6", "resources.layout=replicated")
     assert plan.to_json()["idle_ranks"] == 2
     assert any("2 of 6 ranks have no tile: 4 tiles < 6 ranks" in note for note in plan.notes)
     assert any("1 operators on 6 ranks" in note for note in plan.notes)
