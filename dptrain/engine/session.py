@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, connect
-from dptrain.engine.measure import Meter
+from dptrain.engine.measure import Meter, resident_peak_bytes
 from dptrain.engine.watch import Requests, Watch
 from dptrain.errors import DptrainError
 from dptrain.records.events import EventLog
@@ -111,6 +111,7 @@ class Session:
             step=self.watch.step,
             steps=self.steps,
             peak_memory_bytes=self.meter.peak_memory_bytes,
+            resident_peak_bytes=resident_peak_bytes(),
             bytes_sent=self.ctx.bytes_sent,
             tiles=sorted(tiles),
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrain.engine.measure import ALLOCATION_BYTES, Meter, StorageTracker
+from dptrain.engine.measure import ALLOCATION_BYTES, Meter, StorageTracker, resident_peak_bytes
 
 CPU = torch.device("cpu")
 BLOCK = ALLOCATION_BYTES // 4
@@ -90,3 +92,14 @@ def test_sections_add_up_and_the_first_step_does_not_count() -> None:
     assert set(medians) == {"gradient", "denoise", "other"}
     assert medians["gradient"] == 0 and 0 < medians["denoise"] < 1
     assert 1.9 < medians["other"] <= 2.0
+
+
+def test_the_resident_peak_rises_and_stays() -> None:
+    before = resident_peak_bytes()
+    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmRSS:"))
+    # What this process has reached before is taken again, and 64 MiB on top.
+    block = torch.ones(before - int(line.split()[1]) * 1024 + 2**26, dtype=torch.uint8)
+    after = resident_peak_bytes()
+    del block
+    # The kernel counts in batches: a hundred kilobytes more or less.
+    assert before + 2**25 < after < resident_peak_bytes() + 2**20
