@@ -54,7 +54,7 @@ def bytes_per_step(spec: Spec, task: Task, grid: TileGrid) -> int | None:
     Without the gradients of the weights and single numbers. In layout sharded that of the rank that sends most. A proximal step
     takes as many exchanges as its solver takes iterations, which the data decide.
     """
-    if spec.algorithm.name in PROXIMAL and spec.resources.gpus > 1:
+    if spec.algorithm.name in PROXIMAL and spec.resources.ranks_per_replica > 1:
         return None
     cell = _cell_bytes(spec, task)
     if spec.resources.layout == "replicated":
@@ -65,7 +65,7 @@ def bytes_per_step(spec: Spec, task: Task, grid: TileGrid) -> int | None:
 
 def bytes_per_normal(spec: Spec, task: Task, grid: TileGrid) -> int | None:
     """Bytes that the rank that sends most sends per A^T A: per iteration of the solver of a proximal step; None: not known."""
-    cell, ranks = _cell_bytes(spec, task), spec.resources.gpus
+    cell, ranks = _cell_bytes(spec, task), spec.resources.ranks_per_replica
     if spec.resources.layout == "replicated":
         return _summed(cell * prod(grid.shape), ranks)
     operators = footprints(spec)

@@ -227,7 +227,7 @@ def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
 
 def _solver_notes(spec: Spec, task: Task, grid: TileGrid) -> list[str]:
     """Why the bytes per step are not known of an algorithm with a proximal step."""
-    if spec.algorithm.name not in PROXIMAL or spec.resources.gpus == 1:
+    if spec.algorithm.name not in PROXIMAL or spec.resources.ranks_per_replica == 1:
         return []
     sent = layouts.bytes_per_normal(spec, task, grid)
     cost = "" if sent is None else f", {sent / 1e6:.3g} MB per rank and iteration of the solver"

@@ -20,7 +20,7 @@ from dptrain.engine.context import RankContext, RankEnvironment
 from dptrain.engine.mesh import Mesh
 from dptrain.engine.problems import build_data
 from dptrain.engine.trainer import data_order, make_batch, own_share, seed_replica, training_loss
-from dptrain.spec.schema import FileData, Spec, Tiling, Train
+from dptrain.spec.schema import Algorithm, FileData, Spec, Tiling, Train
 from tests.engine.helpers import SMALL, context, single
 from tests.local_runs import events, finish, result, running, signal_rank, wait_for
 from tests.ranks import RankPool
@@ -67,6 +67,10 @@ def test_gradients_are_those_of_one_process_with_every_image(
     ranks: RankPool, world_size: int, replicas: int, batch_size: int, tiling: Tiling
 ) -> None:
     check(ranks, replace(SHARDED, tiling=tiling), world_size, replicas, batch_size)
+
+
+def test_solvers_of_replicas_do_not_wait_for_each_other(ranks: RankPool) -> None:
+    check(ranks, replace(SHARDED, algorithm=Algorithm(name="admm", iterations=2, step_size=9.0)), 4, 2, 1)
 
 
 def test_files_that_are_read_whole_and_measurements_of_files(ranks: RankPool, tmp_path: Path) -> None:

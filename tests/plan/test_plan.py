@@ -243,6 +243,9 @@ def test_what_a_proximal_step_sends_is_said_per_iteration_of_its_solver(layout: 
     assert any(
         f"admm solves a linear system in every step, {sent / 1e6:.3g} MB per rank" in note for note in plan.notes
     )
+    if layout == "sharded":
+        replicas = plan_of(*change, blurred, "resources.gpus=4", "resources.replicas=2", task="train")
+        assert replicas.bytes_per_step is None and any(f"step, {sent / 1e6:.3g} MB" in note for note in replicas.notes)
     alone = plan_of(*change, blurred, "resources.gpus=1")
     assert alone.bytes_per_step == 0 and not any("admm" in note for note in alone.notes)
 
