@@ -59,13 +59,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key in self._alive:
             return
         size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self._born(key, size)
+        weakref.finalize(storage, self._died, key)
+
+    def _born(self, key: int, size: int) -> None:
         self._alive[key] = size
         self.current_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
         self.largest_bytes = max(self.largest_bytes, size)
-        weakref.finalize(storage, self._drop, key)
 
-    def _drop(self, key: int) -> None:
+    def _died(self, key: int) -> None:
         self.current_bytes -= self._alive.pop(key, 0)
 
 

@@ -1,0 +1,129 @@
+"""The memory of a step of training or reconstruction, by phase and term, measured on whatever rank this is: real or fake.
+
+The engine's own objects do the engine's own steps under the engine's own tracker; only truth and measurements are empty tensors of
+the shapes that this rank holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import torch
+from deepinv.utils import TensorList
+
+from dptrain.engine.build import DTYPES, Built, build
+from dptrain.engine.context import RankContext
+from dptrain.engine.exchange import Exchange
+from dptrain.engine.memory_terms import DATA, EXCHANGE, WEIGHTS, TermMeter, Terms
+from dptrain.engine.thin_network import ThinNetwork
+from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
+from dptrain.geometry.boxes import shape_of
+from dptrain.spec.schema import Denoiser, Spec, Task
+
+OPTIMIZER_STEPS = 2
+"""The optimiser's state is there from the second on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """Of one rank."""
+
+    peaks: dict[str, int]
+    """Bytes by phase: forward, and in training backward and optimizer."""
+    terms: dict[str, Terms]
+    """What they consist of."""
+    bytes_sent: int
+    """By this rank in one optimiser step, or in all iterations on one image; gradients included."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Over all phases."""
+        return max(self.peaks.values())
+
+
+def measure_steps(
+    spec: Spec,
+    task: Task,
+    ctx: RankContext,
+    network: torch.nn.Module,
+    *,
+    max_batch_size: int,
+    checkpoint: str,
+    thin: bool,
+) -> StepMemory:
+    """Two optimiser steps, or the iterations on one image.
+
+    :param network: the denoiser.
+    :param thin: whether calls of the network are left out, as `ThinNetwork` does.
+    """
+    thinned = ThinNetwork(network, thin=thin)
+    # Weights are there already, and no step size is checked against a norm that is not measured.
+    bare = replace(spec, algorithm=replace(spec.algorithm, step_size="auto"))
+    if isinstance(spec.denoiser, Denoiser):
+        bare = replace(bare, denoiser=replace(spec.denoiser, weights="random"))
+    built = build(
+        bare,
+        ctx,
+        max_batch_size=max_batch_size,
+        checkpoint=checkpoint,
+        trainable=_trainable(spec) if task == "train" else (),
+        norm_sq=1.0,
+        network=thinned,
+    )
+    batch = _empty_batch(spec, task, built)
+    algorithm = built.algorithm
+    with torch.no_grad():
+        algorithm.iterate(algorithm.initial(batch.measurements), 0, batch.measurements, batch.sigma)
+    thinned.calls_per_pass = max(1, thinned.calls_per_pass)
+    meter = TermMeter([p for p in algorithm.parameters() if p.requires_grad])
+    thinned.tracker = meter.terms
+    algorithm.sync_gradients = meter.tagged(EXCHANGE, algorithm.sync_gradients)  # type: ignore[method-assign]
+    with meter.terms.tagged(WEIGHTS):
+        meter.watch(algorithm.network)
+    with meter.terms.tagged(DATA):
+        meter.watch(algorithm, batch.truth, batch.measurements)
+    with patch.object(Exchange, "_send", meter.tagged(EXCHANGE, Exchange._send)), meter.tracking():
+        sent = _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
+    peaks = {phase: peak for phase, (peak, _) in meter.terms.peaks.items()}
+    return StepMemory(peaks=peaks, terms={phase: meter.terms.terms(phase) for phase in peaks}, bytes_sent=sent)
+
+
+def _train(spec: Spec, built: Built, batch: Batch, meter: TermMeter) -> int:
+    assert spec.train is not None
+    optimizer = make_optimizer(built.algorithm, spec.train.learning_rate)
+    for _ in range(OPTIMIZER_STEPS):
+        before = built.algorithm.ctx.bytes_sent
+        optimizer_step(meter, built, optimizer, batch, spec.train.loss)
+    return built.algorithm.ctx.bytes_sent - before
+
+
+def _infer(built: Built, batch: Batch, meter: TermMeter) -> int:
+    algorithm = built.algorithm
+    before = algorithm.ctx.bytes_sent
+    with torch.no_grad():
+        state = algorithm.initial(batch.measurements)
+        for k in range(algorithm.iterations):
+            state = algorithm.iterate(state, k, batch.measurements, batch.sigma)
+        sent = algorithm.ctx.bytes_sent - before
+        # Reconstruction makes the first iterate again for its picture.
+        algorithm.initial(batch.measurements)
+    return sent
+
+
+def _trainable(spec: Spec) -> tuple[str, ...]:
+    assert spec.train is not None
+    return tuple(name for name in spec.train.trainable if not (name == "sigma" and spec.algorithm.sigma == "noise"))
+
+
+def _empty_batch(spec: Spec, task: Task, built: Built) -> Batch:
+    """What this rank holds of a batch: of whole images, or A^T y of its box."""
+    images = spec.train.batch_size if task == "train" and spec.train is not None else 1
+    algorithm = built.algorithm
+    shape = spec.problem.image_size if algorithm.holds_whole else shape_of(algorithm.box)
+    truth = torch.zeros((images, spec.problem.channels, *shape), dtype=DTYPES[spec.resources.precision])
+    with torch.no_grad():
+        measured = TensorList(list(built.physics.A(truth))) if algorithm.holds_whole else torch.zeros_like(truth)
+    return Batch(
+        truth=truth, measurements=measured, sigma=truth.new_zeros(images) if spec.algorithm.sigma == "noise" else None
+    )

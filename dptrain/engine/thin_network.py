@@ -1,0 +1,88 @@
+"""A denoiser's network that stands in for most of its own calls, so that a step with hundreds of tiles takes seconds.
+
+Of every pass over a rank's tiles the first and the last call are real. Those in between are exchanged for one operation that returns
+a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept. Everything around the network
+stays real. At a peak one call is in the middle of its work, and the last call of a pass and the first of its backward pass find
+the most bytes kept by others: so nothing is lost, as long as all calls but the last have one shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dptrain.engine.memory_terms import FORWARD, TILE, TermTracker
+
+
+class ThinNetwork(torch.nn.Module):
+    """A network, thinned and tagged."""
+
+    def __init__(self, network: torch.nn.Module, *, thin: bool) -> None:
+        """
+        :param network: called as network(x, sigma).
+        :param thin: whether to leave calls out; else all are real.
+        """
+        super().__init__()
+        self.inner = network
+        self.tracker: TermTracker | None = None
+        """Until there is one, calls are only counted."""
+        self.calls_per_pass = 0
+        self._thin = thin
+        self._calls = 0
+        self._kept_bytes = 0
+        self._dtype = torch.float32
+
+    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        """The network, or what stands in for it."""
+        if self.tracker is None:
+            self.calls_per_pass += 1
+            return x.clone()
+        place = self._calls % self.calls_per_pass
+        self._calls += 1
+        if not self._thin or place in (0, self.calls_per_pass - 1):
+            return self._real(x, sigma, self.tracker, first=place == 0)
+        anchor = next((p for p in self.inner.parameters() if p.requires_grad), None)
+        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._dtype)
+        return out
+
+    def _real(self, x: torch.Tensor, sigma: torch.Tensor, tracker: TermTracker, *, first: bool) -> torch.Tensor:
+        before = tracker.current_bytes
+        with tracker.tagged(TILE):
+            out: torch.Tensor = self.inner(x, sigma)
+        if first and tracker.phase == FORWARD:
+            own = out.untyped_storage().nbytes() if out.untyped_storage()._cdata != x.untyped_storage()._cdata else 0
+            self._kept_bytes = max(0, tracker.current_bytes - before - own)
+            self._dtype = out.dtype
+        _tag_backward(tracker, x, out)
+        return out
+
+
+def _tag_backward(tracker: TermTracker, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Between the gradient of the output and that of the input the network's backward pass is at work."""
+
+    def begin(gradient: torch.Tensor) -> None:
+        tracker.tag = TILE
+
+    def end(gradient: torch.Tensor) -> None:
+        tracker.tag = ""
+
+    if out.requires_grad and out is not x:
+        out.register_hook(begin)  # type: ignore[no-untyped-call]
+        if x.requires_grad:
+            x.register_hook(end)  # type: ignore[no-untyped-call]
+
+
+class _StandIn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, anchor: torch.Tensor | None, kept_bytes: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(x.new_empty(kept_bytes, dtype=torch.uint8))
+        return x.to(dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        _ = ctx.saved_tensors
+        return gradient.to(ctx.dtype, copy=True), None, None, None
