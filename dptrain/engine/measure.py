@@ -23,6 +23,11 @@ ALLOCATION_BYTES = 512
 """CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
 
 
+def allocated_bytes(tensor: torch.Tensor) -> int:
+    """What a tensor's storage takes from the allocator."""
+    return -(-tensor.untyped_storage().nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+
+
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of all tensor storages alive, and their peak, from the moment of entering."""
 
@@ -58,8 +63,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage._cdata
         if key in self._alive:
             return
-        size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
-        self._born(key, size)
+        self._born(key, allocated_bytes(tensor))
         weakref.finalize(storage, self._died, key)
 
     def _born(self, key: int, size: int) -> None:

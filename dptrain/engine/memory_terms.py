@@ -34,6 +34,13 @@ class TermTracker(StorageTracker):
         self.peaks: dict[str, tuple[int, Counter[tuple[str, str]]]] = {}
         self._kinds: dict[int, tuple[str, str]] = {}
         self._now: Counter[tuple[str, str]] = Counter()
+        self._kept: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, phase: str) -> None:
+        """The next phase of a step."""
+        if phase == BACKWARD:
+            self._kept = self._now.copy()
+        self.phase, self.tag = phase, ""
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
@@ -57,7 +64,13 @@ class TermTracker(StorageTracker):
         """Bytes by term at the peak of a phase."""
         named: Counter[str] = Counter()
         for (made_in, tag), size in self.peaks[phase][1].items():
-            named[_term(phase, made_in, tag)] += size
+            name = _term(phase, made_in, tag)
+            if phase == made_in == FORWARD and name in (TILE, IMAGES):
+                # The last step's temporaries take the place of what it keeps in the end.
+                kept = min(size, self._kept[made_in, tag])
+                named[RETAINED] += kept
+                size -= kept
+            named[name] += size
         return {name: size for name, size in named.items() if size}
 
     def _born(self, key: int, size: int) -> None:
@@ -104,8 +117,7 @@ class TermMeter(Meter):
             for parameter in self._parameters:
                 self._mark_gradient(parameter)
         if name in (FORWARD, BACKWARD, OPTIMIZER):
-            self.terms.phase = name
-            self.terms.tag = ""
+            self.terms.enter(name)
         yield
 
     def tagged(self, tag: str, function: Callable[..., Any]) -> Callable[..., Any]:

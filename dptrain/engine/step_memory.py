@@ -15,15 +15,11 @@ from deepinv.utils import TensorList
 from dptrain.engine.build import DTYPES, Built, build
 from dptrain.engine.context import RankContext
 from dptrain.engine.exchange import Exchange
-from dptrain.engine.memory_terms import DATA, EXCHANGE, WEIGHTS, TermMeter, Terms
+from dptrain.engine.memory_terms import DATA, EXCHANGE, OPTIMIZER, WEIGHTS, TermMeter, Terms
 from dptrain.engine.thin_network import ThinNetwork
 from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
 from dptrain.geometry.boxes import shape_of
 from dptrain.spec.schema import Denoiser, Spec, Task
-
-OPTIMIZER_STEPS = 2
-"""The optimiser's state is there from the second on."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
@@ -52,7 +48,7 @@ def measure_steps(
     checkpoint: str,
     thin: bool,
 ) -> StepMemory:
-    """Two optimiser steps, or the iterations on one image.
+    """An optimiser step that is not the first, or the iterations on one image.
 
     :param network: the denoiser.
     :param thin: whether calls of the network are left out, as `ThinNetwork` does.
@@ -92,10 +88,21 @@ def measure_steps(
 def _train(spec: Spec, built: Built, batch: Batch, meter: TermMeter) -> int:
     assert spec.train is not None
     optimizer = make_optimizer(built.algorithm, spec.train.learning_rate)
-    for _ in range(OPTIMIZER_STEPS):
-        before = built.algorithm.ctx.bytes_sent
-        optimizer_step(meter, built, optimizer, batch, spec.train.loss)
+    _make_state(optimizer, meter)
+    before = built.algorithm.ctx.bytes_sent
+    optimizer_step(meter, built, optimizer, batch, spec.train.loss)
     return built.algorithm.ctx.bytes_sent - before
+
+
+def _make_state(optimizer: torch.optim.Optimizer, meter: TermMeter) -> None:
+    """The optimiser's state as every step but the first finds it."""
+    with meter.section(OPTIMIZER):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    meter.terms.peaks.clear()
 
 
 def _infer(built: Built, batch: Batch, meter: TermMeter) -> int:

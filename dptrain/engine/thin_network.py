@@ -1,9 +1,10 @@
 """A denoiser's network that stands in for most of its own calls, so that a step with hundreds of tiles takes seconds.
 
-Of every pass over a rank's tiles the first and the last call are real. Those in between are exchanged for one operation that returns
-a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept. Everything around the network
-stays real. At a peak one call is in the middle of its work, and the last call of a pass and the first of its backward pass find
-the most bytes kept by others: so nothing is lost, as long as all calls but the last have one shape.
+Of every pass over a rank's tiles the first two, the middle and the last two calls are real. The others are exchanged for one
+operation that returns a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept. Everything
+around the network stays real. At a peak one call is in the middle of its work, and what others keep then is most at one of the ends
+of a pass; a tile inside the image may need a little more than one at its border. So nothing is lost, as long as all calls but the
+last have one shape.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import Any
 
 import torch
 
+from dptrain.engine.measure import allocated_bytes
 from dptrain.engine.memory_terms import FORWARD, TILE, TermTracker
+
+
+REAL_AT_EACH_END = 2
+"""Calls of a pass. One is not enough: before the first gradient of a neighbouring tile, a buffer is missing."""
 
 
 class ThinNetwork(torch.nn.Module):
@@ -40,19 +46,24 @@ class ThinNetwork(torch.nn.Module):
             return x.clone()
         place = self._calls % self.calls_per_pass
         self._calls += 1
-        if not self._thin or place in (0, self.calls_per_pass - 1):
+        if not self._thin or self._is_real(place):
             return self._real(x, sigma, self.tracker, first=place == 0)
         anchor = next((p for p in self.inner.parameters() if p.requires_grad), None)
         out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._dtype)
         return out
+
+    def _is_real(self, place: int) -> bool:
+        # The same read from both ends: recomputation in the backward pass may come by in the reverse order.
+        from_end = min(place, self.calls_per_pass - 1 - place)
+        return from_end < REAL_AT_EACH_END or from_end == (self.calls_per_pass - 1) // 2
 
     def _real(self, x: torch.Tensor, sigma: torch.Tensor, tracker: TermTracker, *, first: bool) -> torch.Tensor:
         before = tracker.current_bytes
         with tracker.tagged(TILE):
             out: torch.Tensor = self.inner(x, sigma)
         if first and tracker.phase == FORWARD:
-            own = out.untyped_storage().nbytes() if out.untyped_storage()._cdata != x.untyped_storage()._cdata else 0
-            self._kept_bytes = max(0, tracker.current_bytes - before - own)
+            same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
+            self._kept_bytes = max(0, tracker.current_bytes - before - (0 if same else allocated_bytes(out)))
             self._dtype = out.dtype
         _tag_backward(tracker, x, out)
         return out
