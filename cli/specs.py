@@ -76,7 +76,7 @@ def plan(
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
     if not no_probe:
         planning.probe(spec, options)
-    planned = plan_spec(spec, cast("Task | None", task), options)
+    planned = plan_spec(spec, cast("Task | None", task), options, forecast_memory=True)
     rows = planning.table(spec, planned, options, gpus, sizes)
     if as_json:
         table = {"rows": [asdict(row) for row in rows]} if rows else {}

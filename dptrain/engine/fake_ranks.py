@@ -96,7 +96,7 @@ def _reduce_local_results(
 
 
 def _mask_box(seed: int, keep: float, box: Sequence[tuple[int, int]]) -> torch.Tensor:
-    return torch.empty((1, *(stop - start for start, stop in box)), dtype=torch.float64)
+    return torch.empty((1, *(stop - start for start, stop in box)), dtype=torch.bool)
 
 
 _STAND_INS: tuple[tuple[Any, str, Any], ...] = (

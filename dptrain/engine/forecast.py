@@ -26,11 +26,11 @@ from dptrain.engine.build import DTYPES
 from dptrain.engine.context import RankContext
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.fake_ranks import fake_copy, fake_rank
-from dptrain.engine.fidelity import DataFidelity, operators_stride
 from dptrain.engine.problems import build_physics
+from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.step_memory import StepMemory, measure_steps
 from dptrain.errors import DptrainError
-from dptrain.geometry.boxes import cells, split_boxes
+from dptrain.geometry.boxes import cells
 from dptrain.geometry.dealing import deal_tiles
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.load import parse_spec
@@ -68,8 +68,8 @@ def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
         return 0
     with fake_rank(0, ranks) as ctx:
         physics = build_physics(spec, ctx.device, DTYPES[spec.resources.precision])
-        owned = split_boxes(shape, ranks, operators_stride(physics, shape))
-        wanted = DataFidelity(physics, (spec.problem.channels, *shape), owned, 0).plan.wanted
+        parts = ShardedPhysics(physics, (spec.problem.channels, *shape), ctx, ctx.device, DTYPES[spec.resources.precision])
+        owned, wanted = parts.owned, parts.fidelity.plan.wanted
     dealing = deal_tiles(tile_grid(shape, spec.tiling), owned)
     keeps_all = checkpoint == "never"
 

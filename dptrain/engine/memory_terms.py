@@ -1,7 +1,7 @@
 """What the bytes at a peak are: a storage tracker that knows in which phase, and for what, a storage was made.
 
 The terms of a phase add up to its peak. A storage belongs to one: `weights`, `gradients`, `optimizer` (its state), `data` (truth,
-measurements or A^T y, buffers of the physics), `retained` (made by the forward pass and kept for the backward pass), `tile batch`
+measurements or A^T y, buffers of the physics), `retained` (made by the forward pass and kept for the backward pass), `tile_batch`
 (inside the network), `exchange` (message buffers, the bucket of gradients), `images` (what else an iteration holds for a moment).
 """
 
@@ -19,7 +19,7 @@ from dptrain.engine.measure import Meter, StorageTracker
 Terms = dict[str, int]
 """Bytes by term."""
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
-WEIGHTS, DATA, GRADIENTS, TILE, EXCHANGE = "weights", "data", "gradients", "tile batch", "exchange"
+WEIGHTS, DATA, GRADIENTS, TILE, EXCHANGE = "weights", "data", "gradients", "tile_batch", "exchange"
 OPTIMIZER_STATE, RETAINED, IMAGES = "optimizer", "retained", "images"
 
 

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import torch
-from deepinv.utils import TensorList
 
-from dptrain.engine.build import DTYPES, Built, build
+from dptrain.engine.build import Built, build
 from dptrain.engine.context import RankContext
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.memory_terms import DATA, EXCHANGE, OPTIMIZER, WEIGHTS, TermMeter, Terms
 from dptrain.engine.thin_network import ThinNetwork
 from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
-from dptrain.geometry.boxes import shape_of
 from dptrain.spec.schema import Denoiser, Spec, Task
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def measure_steps(
     batch = _empty_batch(spec, task, built)
     algorithm = built.algorithm
     with torch.no_grad():
-        algorithm.iterate(algorithm.initial(batch.measurements), 0, batch.measurements, batch.sigma)
+        algorithm.iterate(algorithm.initial(batch.measured), 0, batch.measured, batch.sigma)
     thinned.calls_per_pass = max(1, thinned.calls_per_pass)
     meter = TermMeter([p for p in algorithm.parameters() if p.requires_grad])
     thinned.tracker = meter.terms
@@ -78,7 +76,7 @@ def measure_steps(
     with meter.terms.tagged(WEIGHTS):
         meter.watch(algorithm.network)
     with meter.terms.tagged(DATA):
-        meter.watch(algorithm, batch.truth, batch.measurements)
+        meter.watch(algorithm, batch.truth, batch.measured)
     with patch.object(Exchange, "_send", meter.tagged(EXCHANGE, Exchange._send)), meter.tracking():
         sent = _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
     peaks = {phase: peak for phase, (peak, _) in meter.terms.peaks.items()}
@@ -109,12 +107,12 @@ def _infer(built: Built, batch: Batch, meter: TermMeter) -> int:
     algorithm = built.algorithm
     before = algorithm.ctx.bytes_sent
     with torch.no_grad():
-        state = algorithm.initial(batch.measurements)
+        state = algorithm.initial(batch.measured)
         for k in range(algorithm.iterations):
-            state = algorithm.iterate(state, k, batch.measurements, batch.sigma)
+            state = algorithm.iterate(state, k, batch.measured, batch.sigma)
         sent = algorithm.ctx.bytes_sent - before
         # Reconstruction makes the first iterate again for its picture.
-        algorithm.initial(batch.measurements)
+        algorithm.initial(batch.measured)
     return sent
 
 
@@ -126,11 +124,10 @@ def _trainable(spec: Spec) -> tuple[str, ...]:
 def _empty_batch(spec: Spec, task: Task, built: Built) -> Batch:
     """What this rank holds of a batch: of whole images, or A^T y of its box."""
     images = spec.train.batch_size if task == "train" and spec.train is not None else 1
-    algorithm = built.algorithm
-    shape = spec.problem.image_size if algorithm.holds_whole else shape_of(algorithm.box)
-    truth = torch.zeros((images, spec.problem.channels, *shape), dtype=DTYPES[spec.resources.precision])
-    with torch.no_grad():
-        measured = TensorList(list(built.physics.A(truth))) if algorithm.holds_whole else torch.zeros_like(truth)
+    part = built.physics.empty()
+    truth = part.new_zeros((images, *part.shape[1:]))
     return Batch(
-        truth=truth, measurements=measured, sigma=truth.new_zeros(images) if spec.algorithm.sigma == "noise" else None
+        truth=truth,
+        measured=built.algorithm.measured(built.physics.measure(truth)),
+        sigma=truth.new_zeros(images) if spec.algorithm.sigma == "noise" else None,
     )

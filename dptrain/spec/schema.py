@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from dptrain.spec.constraints import FACTORY, NAME, FilePath, Length, Limits, Minutes
 
 Task = Literal["train", "infer"]
+Layout = Literal["replicated", "sharded"]
 
 Count = Annotated[int, Limits(at_least=1)]
 CountOrZero = Annotated[int, Limits(at_least=0)]
@@ -200,7 +201,7 @@ class Resources:
 
     gpus: Count = 1
     """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
-    layout: Literal["replicated", "sharded"] = "replicated"
+    layout: Layout = "replicated"
     """`replicated`: the whole image on every rank (deepinv.distributed). `sharded`: each rank holds its own box."""
     replicas: Count = 1
     """Training in layout `sharded`: groups of `gpus / replicas` ranks, each with images of its own; the gradient is their mean.
