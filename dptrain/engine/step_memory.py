@@ -15,7 +15,7 @@ from dptrain.engine.build import Built, build
 from dptrain.engine.context import RankContext
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.memory_terms import DATA, EXCHANGE, OPTIMIZER, WEIGHTS, TermMeter, Terms
-from dptrain.engine.thin_network import ThinNetwork
+from dptrain.engine.thin_network import ThinForward
 from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
 from dptrain.spec.schema import Denoiser, Spec, Task
 
@@ -49,38 +49,45 @@ def measure_steps(
     """An optimiser step that is not the first, or the iterations on one image.
 
     :param network: the denoiser.
-    :param thin: whether calls of the network are left out, as `ThinNetwork` does.
+    :param thin: whether calls of the network are left out, as `ThinForward` does.
     """
-    thinned = ThinNetwork(network, thin=thin)
-    # Weights are there already, and no step size is checked against a norm that is not measured.
-    bare = replace(spec, algorithm=replace(spec.algorithm, step_size="auto"))
-    if isinstance(spec.denoiser, Denoiser):
-        bare = replace(bare, denoiser=replace(spec.denoiser, weights="random"))
     built = build(
-        bare,
+        _bare(spec),
         ctx,
         max_batch_size=max_batch_size,
         checkpoint=checkpoint,
         trainable=_trainable(spec) if task == "train" else (),
         norm_sq=1.0,
-        network=thinned,
+        network=network,
     )
     batch = _empty_batch(spec, task, built)
+    calls = ThinForward(network, thin=thin)
+    with calls.installed():
+        with torch.no_grad():
+            built.algorithm.iterate(built.algorithm.initial(batch.measured), 0, batch.measured, batch.sigma)
+        meter = TermMeter([p for p in built.algorithm.parameters() if p.requires_grad])
+        calls.tracker = meter.terms
+        sent = _tracked(spec, task, built, batch, meter)
+    peaks = {phase: peak for phase, (peak, _) in meter.terms.peaks.items()}
+    return StepMemory(peaks=peaks, terms={phase: meter.terms.terms(phase) for phase in peaks}, bytes_sent=sent)
+
+
+def _bare(spec: Spec) -> Spec:
+    """The network is there already, and no step size is checked against a norm that is not measured."""
+    bare = replace(spec, algorithm=replace(spec.algorithm, step_size="auto"))
+    return replace(bare, denoiser=replace(spec.denoiser, weights="random")) if isinstance(spec.denoiser, Denoiser) else bare
+
+
+def _tracked(spec: Spec, task: Task, built: Built, batch: Batch, meter: TermMeter) -> int:
+    """The steps, with everything that exists before them in the account."""
     algorithm = built.algorithm
-    with torch.no_grad():
-        algorithm.iterate(algorithm.initial(batch.measured), 0, batch.measured, batch.sigma)
-    thinned.calls_per_pass = max(1, thinned.calls_per_pass)
-    meter = TermMeter([p for p in algorithm.parameters() if p.requires_grad])
-    thinned.tracker = meter.terms
     algorithm.sync_gradients = meter.tagged(EXCHANGE, algorithm.sync_gradients)  # type: ignore[method-assign]
     with meter.terms.tagged(WEIGHTS):
         meter.watch(algorithm.network)
     with meter.terms.tagged(DATA):
         meter.watch(algorithm, batch.truth, batch.measured)
     with patch.object(Exchange, "_send", meter.tagged(EXCHANGE, Exchange._send)), meter.tracking():
-        sent = _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
-    peaks = {phase: peak for phase, (peak, _) in meter.terms.peaks.items()}
-    return StepMemory(peaks=peaks, terms={phase: meter.terms.terms(phase) for phase in peaks}, bytes_sent=sent)
+        return _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
 
 
 def _train(spec: Spec, built: Built, batch: Batch, meter: TermMeter) -> int:

@@ -1,4 +1,4 @@
-"""A denoiser's network that stands in for most of its own calls, so that a step with hundreds of tiles takes seconds.
+"""A network that stands in for most of its own calls, so that a step with hundreds of tiles takes seconds.
 
 Of every pass over a rank's tiles the first two, the middle and the last two calls are real. The others are exchanged for one
 operation that returns a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept. Everything
@@ -9,6 +9,8 @@ last have one shape.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,30 +18,36 @@ import torch
 from dptrain.engine.measure import allocated_bytes
 from dptrain.engine.memory_terms import FORWARD, TILE, TermTracker
 
-
 REAL_AT_EACH_END = 2
 """Calls of a pass. One is not enough: before the first gradient of a neighbouring tile, a buffer is missing."""
 
 
-class ThinNetwork(torch.nn.Module):
-    """A network, thinned and tagged."""
+class ThinForward:
+    """What takes the place of a network's `forward`; on the object, so that its type and the names of its weights stay."""
 
     def __init__(self, network: torch.nn.Module, *, thin: bool) -> None:
         """
         :param network: called as network(x, sigma).
         :param thin: whether to leave calls out; else all are real.
         """
-        super().__init__()
-        self.inner = network
         self.tracker: TermTracker | None = None
         """Until there is one, calls are only counted."""
         self.calls_per_pass = 0
-        self._thin = thin
+        self._network, self._forward, self._thin = network, network.forward, thin
         self._calls = 0
         self._kept_bytes = 0
         self._dtype = torch.float32
 
-    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Inside, calls of the network come here."""
+        self._network.forward = self
+        try:
+            yield
+        finally:
+            del self._network.forward
+
+    def __call__(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         """The network, or what stands in for it."""
         if self.tracker is None:
             self.calls_per_pass += 1
@@ -48,7 +56,7 @@ class ThinNetwork(torch.nn.Module):
         self._calls += 1
         if not self._thin or self._is_real(place):
             return self._real(x, sigma, self.tracker, first=place == 0)
-        anchor = next((p for p in self.inner.parameters() if p.requires_grad), None)
+        anchor = next((p for p in self._network.parameters() if p.requires_grad), None)
         out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._dtype)
         return out
 
@@ -60,7 +68,7 @@ class ThinNetwork(torch.nn.Module):
     def _real(self, x: torch.Tensor, sigma: torch.Tensor, tracker: TermTracker, *, first: bool) -> torch.Tensor:
         before = tracker.current_bytes
         with tracker.tagged(TILE):
-            out: torch.Tensor = self.inner(x, sigma)
+            out: torch.Tensor = self._forward(x, sigma)
         if first and tracker.phase == FORWARD:
             same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
             self._kept_bytes = max(0, tracker.current_bytes - before - (0 if same else allocated_bytes(out)))

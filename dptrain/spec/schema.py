@@ -14,6 +14,7 @@ from dptrain.spec.constraints import FACTORY, NAME, FilePath, Length, Limits, Mi
 
 Task = Literal["train", "infer"]
 Layout = Literal["replicated", "sharded"]
+Checkpoint = Literal["fit", "auto", "always", "never", "stages"]
 
 Count = Annotated[int, Limits(at_least=1)]
 CountOrZero = Annotated[int, Limits(at_least=0)]
@@ -189,7 +190,7 @@ class Tiling:
     """Pixels of context on every side of a patch, at least 0 (deepinv's `overlap`)."""
     max_batch_size: Count | Literal["fit"] = "fit"
     """Patches per forward call, at least 1. `fit`: the largest that plan finds to fit (until plan forecasts memory: 1)."""
-    checkpoint: Literal["fit", "auto", "always", "never", "stages"] = "fit"
+    checkpoint: Checkpoint = "fit"
     """Activation checkpointing when training. Per patch batch, with deepinv's meanings: `always`, `never`, `auto`. `stages`: `always`,
     and inside the network stage by stage (drunet, unet, or your own network with `checkpoint_stages()`), which needs the least memory
     and a third forward pass. `fit`: chosen by plan (until plan forecasts memory: always)."""
