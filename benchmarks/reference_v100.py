@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dptrain.plan.forecast import ALLOWANCE, Forecast, Request, forecast
-from dptrain.spec.schema import Algorithm, Checkpoint, Denoiser, MultiframeSuperres, Problem, Resources, Spec, Tiling, Train
+from dptrain.spec.schema import (
+    Algorithm,
+    Checkpoint,
+    Denoiser,
+    MultiframeSuperres,
+    Problem,
+    Resources,
+    Spec,
+    Tiling,
+    Train,
+)
 
 CAPACITY_GIB = 32
 MIB = 2**20
@@ -77,7 +87,9 @@ def report(rows: list[Row], forecasts: list[Forecast]) -> list[str]:
             lines.append(f"{row.label:46} {mine:8.0f} did not fit           {fits!s:5} {right}")
             continue
         pairs.append((mine, row.peak_mib))
-        lines.append(f"{row.label:46} {mine:8.0f} {row.peak_mib:9.0f} {mine / row.peak_mib - 1:+8.1%}  {fits!s:5} {right}")
+        lines.append(
+            f"{row.label:46} {mine:8.0f} {row.peak_mib:9.0f} {mine / row.peak_mib - 1:+8.1%}  {fits!s:5} {right}"
+        )
     fitted, judged = pairs[::2], pairs[1::2]
     if judged:
         factor = statistics.median(published / mine for mine, published in fitted)

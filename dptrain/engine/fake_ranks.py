@@ -16,7 +16,7 @@ from unittest.mock import patch
 import deepinv.distributed.framework.distributed_utils as deepinv_utils
 import torch
 import torch.distributed as dist
-import torch.distributed._tools.fake_collectives  # noqa: F401  (registers collectives of fake tensors)
+import torch.distributed._tools.fake_collectives
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -70,7 +70,7 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
     """`Module._apply` that replaces parameters instead of swapping what they hold."""
     for child in self.children() if recurse else ():
-        child._apply(fn)
+        child._apply(fn)  # type: ignore[no-untyped-call]
     for name, parameter in self._parameters.items():
         if parameter is not None and (made := fn(parameter)) is not parameter:
             self._parameters[name] = torch.nn.Parameter(made.detach(), requires_grad=parameter.requires_grad)

@@ -68,7 +68,9 @@ def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
         return 0
     with fake_rank(0, ranks) as ctx:
         physics = build_physics(spec, ctx.device, DTYPES[spec.resources.precision])
-        parts = ShardedPhysics(physics, (spec.problem.channels, *shape), ctx, ctx.device, DTYPES[spec.resources.precision])
+        parts = ShardedPhysics(
+            physics, (spec.problem.channels, *shape), ctx, ctx.device, DTYPES[spec.resources.precision]
+        )
         owned, wanted = parts.owned, parts.fidelity.plan.wanted
     dealing = deal_tiles(tile_grid(shape, spec.tiling), owned)
     keeps_all = checkpoint == "never"
@@ -99,9 +101,7 @@ def _measure(
     # A compiled network cannot be traced this way; its graph keeps about what the plain one keeps.
     plain = replace(spec, resources=replace(spec.resources, compile=False))
     network = build_denoiser(plain, CPU, DTYPES[spec.resources.precision]) if given is None else fake_copy(given)
-    return measure_steps(
-        plain, task, ctx, network, max_batch_size=max_batch_size, checkpoint=checkpoint, thin=True
-    )
+    return measure_steps(plain, task, ctx, network, max_batch_size=max_batch_size, checkpoint=checkpoint, thin=True)
 
 
 def _extend(measured: list[StepMemory], steps: int) -> dict[str, Any]:

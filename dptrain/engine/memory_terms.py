@@ -23,7 +23,7 @@ WEIGHTS, DATA, GRADIENTS, TILE, EXCHANGE = "weights", "data", "gradients", "tile
 OPTIMIZER_STATE, RETAINED, IMAGES = "optimizer", "retained", "images"
 
 
-class TermTracker(StorageTracker):
+class TermTracker(StorageTracker):  # type: ignore[no-untyped-call]
     """A storage tracker that keeps, per phase, the peak and its terms."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class TermMeter(Meter):
         self.tracker = self.terms
         self._parameters = parameters
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._mark_gradient)
+            parameter.register_post_accumulate_grad_hook(self._mark_gradient)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:

@@ -19,6 +19,7 @@ from dptrain.engine.thin_network import ThinForward
 from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
 from dptrain.spec.schema import Denoiser, Spec, Task
 
+
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
     """Of one rank."""
@@ -75,7 +76,11 @@ def measure_steps(
 def _bare(spec: Spec) -> Spec:
     """The network is there already, and no step size is checked against a norm that is not measured."""
     bare = replace(spec, algorithm=replace(spec.algorithm, step_size="auto"))
-    return replace(bare, denoiser=replace(spec.denoiser, weights="random")) if isinstance(spec.denoiser, Denoiser) else bare
+    return (
+        replace(bare, denoiser=replace(spec.denoiser, weights="random"))
+        if isinstance(spec.denoiser, Denoiser)
+        else bare
+    )
 
 
 def _tracked(spec: Spec, task: Task, built: Built, batch: Batch, meter: TermMeter) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,15 @@ from dptrain.engine.memory_terms import FORWARD, TILE, TermTracker
 
 REAL_AT_EACH_END = 2
 """Calls of a pass. One is not enough: before the first gradient of a neighbouring tile, a buffer is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """What the network makes of a batch."""
+
+    dtype: torch.dtype
+    elements: int
+    """Of its storage: a network that pads returns a part of a larger tensor; 0: it returns its input."""
 
 
 class ThinForward:
@@ -36,7 +46,7 @@ class ThinForward:
         self._network, self._forward, self._thin = network, network.forward, thin
         self._calls = 0
         self._kept_bytes = 0
-        self._dtype = torch.float32
+        self._made = _Made(dtype=torch.float32, elements=0)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -56,8 +66,10 @@ class ThinForward:
         self._calls += 1
         if not self._thin or self._is_real(place):
             return self._real(x, sigma, self.tracker, first=place == 0)
+        if not self._made.elements:
+            return x
         anchor = next((p for p in self._network.parameters() if p.requires_grad), None)
-        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._dtype)
+        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._made)
         return out
 
     def _is_real(self, place: int) -> bool:
@@ -72,7 +84,8 @@ class ThinForward:
         if first and tracker.phase == FORWARD:
             same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
             self._kept_bytes = max(0, tracker.current_bytes - before - (0 if same else allocated_bytes(out)))
-            self._dtype = out.dtype
+            elements = 0 if same else out.untyped_storage().nbytes() // out.element_size()
+            self._made = _Made(dtype=out.dtype, elements=elements)
         _tag_backward(tracker, x, out)
         return out
 
@@ -94,12 +107,10 @@ def _tag_backward(tracker: TermTracker, x: torch.Tensor, out: torch.Tensor) -> N
 
 class _StandIn(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, anchor: torch.Tensor | None, kept_bytes: int, dtype: torch.dtype
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, anchor: torch.Tensor | None, kept_bytes: int, made: _Made) -> torch.Tensor:
         ctx.dtype = x.dtype
         ctx.save_for_backward(x.new_empty(kept_bytes, dtype=torch.uint8))
-        return x.to(dtype, copy=True)
+        return x.new_empty(made.elements, dtype=made.dtype)[: x.numel()].view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:

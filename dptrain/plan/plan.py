@@ -60,7 +60,9 @@ class Plan:
     @property
     def fits(self) -> bool | None:
         """False where plan refuses; None: the memory is not known."""
-        return False if self.refusals else self.memory and self.memory.fits
+        if self.refusals:
+            return False
+        return None if self.memory is None else self.memory.fits
 
     @property
     def reasons(self) -> list[str]:
