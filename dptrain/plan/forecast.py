@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import dptrain
+from dptrain.plan.receptive import module_hash, weights_mark
 from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
-from dptrain.spec.pretrained import pretrained_file
-from dptrain.spec.schema import Denoiser, Factory, Spec, Task
+from dptrain.spec.schema import Factory, Spec, Task
 
 ALLOWANCE = 1.13
 """Memory of a card over the tracker's peak. Measured on published peaks of V100 cards: 6 to 9 % above it for small images, up to
@@ -140,7 +140,7 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
     asked = {"requests": [request.to_json() for request in requests], "memory_limit_gib": MEMORY_LIMIT_GIB}
     # On one thread and without GPUs: this may be a login node.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "dptrain.engine.forecast"]
+    command = [sys.executable, "-P", "-m", "dptrain.engine.forecast"]
     limit_s = TIME_LIMIT_S * len(requests)
     try:
         done = subprocess.run(
@@ -157,18 +157,14 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
 
 
 def _key(request: Request) -> str | None:
-    """A name for everything that the answer depends on; None where that is not known: user code that is not beside the spec."""
-    files: list[str] = []
-    spec = request.spec
-    for factory in (spec.problem.physics, spec.denoiser):
-        if isinstance(factory, Factory):
-            file = _module_file(factory)
-            if file is None:
-                return None
-            files.append(_stamp(file))
-    if isinstance(spec.denoiser, Denoiser):
-        weights = pretrained_file(spec) if spec.denoiser.weights == "pretrained" else Path(spec.denoiser.weights)
-        files.append(_stamp(weights) if weights is not None else "")
+    """A name for everything that the answer depends on; None where that cannot be read here."""
+    spec, physics = request.spec, request.spec.problem.physics
+    try:
+        marks = [weights_mark(spec)]
+        if isinstance(physics, Factory):
+            marks.append([module_hash(physics.factory, physics.search_path)])
+    except OSError:
+        return None
     content = plain(spec)
     for dotted in IRRELEVANT:
         *sections, last = dotted.split(".")
@@ -176,23 +172,8 @@ def _key(request: Request) -> str | None:
         for section in sections:
             table = table.get(section) or {}
         table.pop(last, None)
-    value = [content, request.task, request.max_batch_size, request.checkpoint, files, _versions()]
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _module_file(factory: Factory) -> Path | None:
-    module = factory.factory.partition(":")[0].replace(".", "/")
-    folder = Path(factory.search_path or ".")
-    places = (folder / f"{module}.py", folder / module / "__init__.py")
-    return next((place for place in places if place.is_file()), None)
-
-
-def _stamp(file: Path) -> str:
-    try:
-        found = file.stat()
-    except OSError:
-        return str(file)
-    return f"{file} {found.st_size} {found.st_mtime_ns}"
+    value = [content, request.task, request.max_batch_size, request.checkpoint, marks, _versions()]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
 @lru_cache(maxsize=1)
@@ -208,8 +189,8 @@ def _versions() -> str:
 
 def cache_folder() -> Path:
     """Where forecasts are kept."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "dptrain" / "forecasts"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "dptrain" / "forecasts"
 
 
 def _cached(key: str) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -229,8 +230,13 @@ def _mesh(spec: Spec) -> str:
 
 def forecast_all(specs: Sequence[Spec], task: Task) -> None:
     """Work out in one process what the plans of these specs will ask of their memory; they then find it kept."""
-    frozen = [decide_patch(freeze_weights(spec))[0] for spec in specs]
-    forecast([memory_request(spec, task) for spec in frozen if not list(checks.refusals(spec, task))])
+    requests = []
+    for spec in specs:
+        # What plan refuses it refuses again, with its reason, when its turn comes.
+        with suppress(PlanRefused):
+            decided, _ = decide_patch(freeze_weights(spec))
+            requests += [] if any(checks.refusals(decided, task)) else [memory_request(decided, task)]
+    forecast(requests)
 
 
 def memory_request(spec: Spec, task: Task) -> Request:
