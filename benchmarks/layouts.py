@@ -24,9 +24,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from alone import Pair, step_and_calls
+from runs import import_baseline_bytes, machine, run_dptrain
 
 from dptrain.engine.local_launcher import threads_per_rank
-from runs import import_baseline_bytes, machine, run_dptrain
 
 LAYOUTS = ("replicated", "sharded")
 PROBLEM = """\

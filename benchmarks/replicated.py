@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
+from runs import machine, run_dptrain
 from torch.utils.checkpoint import checkpoint
 
 from dptrain.engine.denoisers import build_denoiser
@@ -30,7 +31,6 @@ from dptrain.engine.tiled import InnerDenoiser
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.load import load_spec
 from dptrain.spec.schema import Spec
-from runs import machine, run_dptrain
 
 # Random weights of the shipped network's shape: the cost of a call does not depend on their values.
 SPEC = """\

@@ -90,9 +90,7 @@ def _read(path: Path, options: Options, image: tuple[int, ...], count: int) -> L
         return str(error)
 
 
-def _row(
-    loaded: LoadedSpec, planned: Planned, image: tuple[int, ...], count: int, forecast_memory: bool
-) -> Row:
+def _row(loaded: LoadedSpec, planned: Planned, image: tuple[int, ...], count: int, forecast_memory: bool) -> Row:
     from dptrain.plan.plan import make_plan
     from dptrain.plan.rows import Row, row_of
 

@@ -61,7 +61,9 @@ def plan(
     ] = None,
     no_probe: Annotated[
         bool,
-        typer.Option("--no-probe", help="Leave out what takes seconds once: how far the denoiser sees, and the memory."),
+        typer.Option(
+            "--no-probe", help="Leave out what takes seconds once: how far the denoiser sees, and the memory."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -2,12 +2,13 @@
 
 torch's fake tensors (on the device cpu: fake cuda without a GPU fails in backward passes) and its `fake` process group, whose
 collectives return at once. What cannot run that way is replaced for the time being, each by what needs no number: two helpers of
-deepinv.distributed that read the results of collectives on the host, the random mask, and the moving of modules, which swaps
-tensors where fake ones cannot be swapped.
+deepinv.distributed that read the results of collectives on the host, the same in the solver of proximal steps, the random mask, and
+the moving of modules, which swaps tensors where fake ones cannot be swapped.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -20,12 +21,13 @@ import torch.distributed._tools.fake_collectives
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from dptrain.engine import proximal
 from dptrain.engine.context import RankContext, RankEnvironment
 from dptrain.engine.problems import inpaint
 
 
 @contextmanager
-def fake_rank(rank: int, world_size: int) -> Iterator[RankContext]:
+def fake_rank(rank: int, world_size: int, replicas: int = 1) -> Iterator[RankContext]:
     """Inside, every tensor is fake, and this process is rank `rank` of `world_size`."""
     env = RankEnvironment(
         rank=rank,
@@ -43,7 +45,7 @@ def fake_rank(rank: int, world_size: int) -> Iterator[RankContext]:
                 stack.enter_context(patch.object(target, name, stand_in))
             # Operators of a factory may hold tensors that it made without torch's knowledge, from numpy.
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            ctx = RankContext(env, seed=0)
+            ctx = RankContext(env, seed=0, replicas=replicas)
             ctx.__enter__()
             yield ctx
     finally:
@@ -99,9 +101,16 @@ def _mask_box(seed: int, keep: float, box: Sequence[tuple[int, int]]) -> torch.T
     return torch.empty((1, *(stop - start for start, stop in box)), dtype=torch.bool)
 
 
+def _any_left(left: torch.Tensor) -> bool:
+    """One more iteration of a solver, in turn with none: its memory is that of one iteration."""
+    return next(_TURNS)
+
+
+_TURNS = itertools.cycle((True, False))
 _STAND_INS: tuple[tuple[Any, str, Any], ...] = (
     (torch.nn.Module, "_apply", _apply),
     (deepinv_utils, "_any_rank_requires_grad", _any_rank_requires_grad),
     (deepinv_utils, "reduce_local_results", _reduce_local_results),
     (inpaint, "mask_box", _mask_box),
+    (proximal, "any_left", _any_left),
 )

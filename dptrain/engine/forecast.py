@@ -54,7 +54,7 @@ def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) ->
     measured = []
     for few in FEW_STEPS if steps > 1 else (1,):
         short = replace(spec, algorithm=replace(spec.algorithm, iterations=few))
-        with fake_rank(rank, spec.resources.gpus) as ctx:
+        with fake_rank(rank, spec.resources.gpus, spec.resources.replicas) as ctx:
             measured.append(_measure(short, task, ctx, given, max_batch_size, checkpoint))
     extended = _extend(measured, steps)
     slope = measured[-1].peak_bytes - measured[0].peak_bytes if task == "train" and steps > 1 else None
@@ -62,8 +62,8 @@ def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) ->
 
 
 def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
-    """The rank whose peak is the highest: the most tiles at a time, then the most pixels to hold."""
-    ranks, shape = spec.resources.gpus, spec.problem.image_size
+    """The rank of the first replica whose peak is the highest: the most tiles at a time, then the most pixels to hold."""
+    ranks, shape = spec.resources.ranks_per_replica, spec.problem.image_size
     if spec.resources.layout == "replicated" or ranks == 1:
         return 0
     with fake_rank(0, ranks) as ctx:

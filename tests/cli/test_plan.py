@@ -13,7 +13,17 @@ def test_page_names_choices_overrides_and_script(cli: Cli) -> None:
     spec = cli.write("tiny.yaml", TINY)
     done = cli("plan", spec, "--cluster", "generic-slurm", "--set", "algorithm.iterations=3")
     assert done.code == 0, done.err
-    for words in ("3 steps", "memory of a rank", "a card's memory is not known", "tiling.patch", "algorithm.iterations", "--set", "--cluster names it", "#SBATCH", "srun"):
+    for words in (
+        "3 steps",
+        "memory of a rank",
+        "a card's memory is not known",
+        "tiling.patch",
+        "algorithm.iterations",
+        "--set",
+        "--cluster names it",
+        "#SBATCH",
+        "srun",
+    ):
         assert words in done.out
     assert "\x1b" not in done.out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch, t
     broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(module, "TIME_LIMIT_S", 60)
-    monkeypatch.setattr(module.sys, "executable", str(broken))
+    monkeypatch.setattr(sys, "executable", str(broken))
     profile = ClusterProfile(name="c", gpus_per_node=4, gpu_memory_gib=32)
     plan = make_plan(parse_spec(TINY, "tiny.yaml", Path.cwd()), "train", profile)
     assert plan.fits is None, "neither a refusal nor a promise"
@@ -112,4 +113,3 @@ def test_what_does_not_fit_is_refused() -> None:
     assert plan.fits is False
     with pytest.raises(PlanRefused, match="GiB of the card"):
         plan.check()
-
