@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from dptrain.engine.build import DTYPES
 from dptrain.engine.context import RankContext
@@ -132,6 +133,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": "the forecast needs more memory than it is allowed here"}
     except DptrainError as error:
         return {"error": str(error)}
+    except DataDependentOutputException as error:
+        return {"error": f"what is done depends on numbers, and a forecast has shapes alone ({error})"}
     except Exception as error:  # user code and libraries under fake tensors: anything at all
         words = str(error).strip().splitlines()
         return {"error": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__}

@@ -112,7 +112,7 @@ def test_what_cannot_be_forecast_says_why(tmp_path: Path) -> None:
     start, stop = text.index("denoiser:"), text.index("algorithm:")
     mine = f'denoiser: {{factory: "mine:made", search_path: "{tmp_path}"}}\n'
     request = {"task": "infer", "max_batch_size": 1, "checkpoint": "never"}
-    assert "DataDependent" in answer({**request, "spec": text[:start] + mine + text[stop:]})["error"]
+    assert "depends on numbers" in answer({**request, "spec": text[:start] + mine + text[stop:]})["error"]
     missing = mine.replace("mine:made", "mine:gone")
     assert "no function 'gone'" in answer({**request, "spec": text[:start] + missing + text[stop:]})["error"]
     assert answer({**request, "spec": text})["peaks"].keys() == {"forward"}, "the next request is not touched"
