@@ -13,6 +13,7 @@ from dptrain.errors import PlanRefused, SpecError, UsageError
 
 if TYPE_CHECKING:
     from dptrain.plan.rows import Row
+    from dptrain.spec.load import LoadedSpec
 
 HEADER = (
     "PIXELS", "GPUS", "FITS", "PEAK GiB", "PATCH", "TILES MAX", "MEAN", "IDLE", "BALANCE", "WORK", "MB/STEP", "SENT s", "EFF.", "",
@@ -44,13 +45,22 @@ def probe(path: Path, options: Options) -> None:
         note(f"how far the denoiser sees could not be measured: {error}")
 
 
-def table(path: Path, planned: Planned, options: Options, gpus: str | None, sizes: str | None) -> list[Row]:
+def table(
+    path: Path,
+    planned: Planned,
+    options: Options,
+    gpus: str | None,
+    sizes: str | None,
+    *,
+    forecast_memory: bool,
+) -> list[Row]:
     """One row per size and number of ranks, planned as `--set` of these values would be; none where neither was asked for.
 
     :param gpus: as the user wrote it; None: the spec's own number.
     :param sizes: likewise, edges of square or cubic images.
     """
-    from dptrain.plan.rows import mark_knees
+    from dptrain.plan.plan import forecast_all
+    from dptrain.plan.rows import Row, mark_knees
 
     if gpus is None and sizes is None:
         return []
@@ -58,18 +68,35 @@ def table(path: Path, planned: Planned, options: Options, gpus: str | None, size
     axes = len(spec.problem.image_size)
     images = [(edge,) * axes for edge in whole_numbers(sizes, "--sizes")] if sizes else [spec.problem.image_size]
     counts = whole_numbers(gpus, "--gpus") if gpus else [planned.plan.world_size]
-    return mark_knees([_row(path, planned, options, image, count) for image in images for count in counts])
+    cells = [(image, count) for image in images for count in counts]
+    read = [_read(path, options, image, count) for image, count in cells]
+    if forecast_memory or planned.profile.gpu_memory_gib is not None:
+        forecast_all([loaded.spec for loaded in read if not isinstance(loaded, str)], planned.plan.task)
+    rows = []
+    for (image, count), loaded in zip(cells, read, strict=True):
+        if isinstance(loaded, str):
+            rows.append(Row(image_size=image, gpus=count, fits=False, peak_gib=None, reasons=(loaded,)))
+        else:
+            rows.append(_row(loaded, planned, image, count, forecast_memory))
+    return mark_knees(rows)
 
 
-def _row(path: Path, planned: Planned, options: Options, image: tuple[int, ...], count: int) -> Row:
+def _read(path: Path, options: Options, image: tuple[int, ...], count: int) -> LoadedSpec | str:
+    """The spec of one row, or why it cannot be read."""
+    changes = (f"problem.image_size={list(image)}", f"resources.gpus={count}")
+    try:
+        return read_spec(path, replace(options, overrides=(*options.overrides, *changes)))
+    except SpecError as error:
+        return str(error)
+
+
+def _row(loaded: LoadedSpec, planned: Planned, image: tuple[int, ...], count: int, forecast_memory: bool) -> Row:
     from dptrain.plan.plan import make_plan
     from dptrain.plan.rows import Row, row_of
 
-    changes = (f"problem.image_size={list(image)}", f"resources.gpus={count}")
     try:
-        loaded = read_spec(path, replace(options, overrides=(*options.overrides, *changes)))
-        return row_of(make_plan(loaded, planned.plan.task, planned.profile))
-    except (SpecError, PlanRefused) as error:
+        return row_of(make_plan(loaded, planned.plan.task, planned.profile, forecast_memory=forecast_memory))
+    except PlanRefused as error:
         return Row(image_size=image, gpus=count, fits=False, peak_gib=None, reasons=(str(error),))
 
 

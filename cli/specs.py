@@ -60,7 +60,10 @@ def plan(
         Path | None, typer.Option("--plot", metavar="FILE", help="With --gpus: draw efficiency over ranks.")
     ] = None,
     no_probe: Annotated[
-        bool, typer.Option("--no-probe", help="Do not measure how far an unknown denoiser sees (seconds, once).")
+        bool,
+        typer.Option(
+            "--no-probe", help="Leave out what takes seconds once: how far the denoiser sees, and the memory."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -76,8 +79,8 @@ def plan(
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
     if not no_probe:
         planning.probe(spec, options)
-    planned = plan_spec(spec, cast("Task | None", task), options)
-    rows = planning.table(spec, planned, options, gpus, sizes)
+    planned = plan_spec(spec, cast("Task | None", task), options, forecast_memory=not no_probe)
+    rows = planning.table(spec, planned, options, gpus, sizes, forecast_memory=not no_probe)
     if as_json:
         table = {"rows": [asdict(row) for row in rows]} if rows else {}
         print_json({**planned.plan.to_json(), "cluster_reason": planned.cluster_reason, **table})

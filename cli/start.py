@@ -53,15 +53,19 @@ class Planned:
     plan: Plan
 
 
-def plan_spec(path: Path, task: Task | None, options: Options) -> Planned:
-    """Read the spec, choose the cluster, plan."""
+def plan_spec(path: Path, task: Task | None, options: Options, *, forecast_memory: bool = False) -> Planned:
+    """Read the spec, choose the cluster, plan.
+
+    :param forecast_memory: also where nothing depends on it, for people to read.
+    """
     from dptrain.launch.cluster import choose_cluster
     from dptrain.plan.plan import make_plan
 
     loaded = read_spec(path, options)
     profile, reason = choose_cluster(options.cluster, loaded.spec)
     task = task or ("infer" if loaded.spec.train is None else "train")
-    return Planned(loaded=loaded, profile=profile, cluster_reason=reason, plan=make_plan(loaded, task, profile))
+    plan = make_plan(loaded, task, profile, forecast_memory=forecast_memory)
+    return Planned(loaded=loaded, profile=profile, cluster_reason=reason, plan=plan)
 
 
 def plan_page(planned: Planned) -> list[str]:

@@ -58,6 +58,7 @@ def build(
     checkpoint: str,
     trainable: tuple[str, ...] = (),
     norm_sq: float | None = None,
+    network: torch.nn.Module | None = None,
 ) -> Built:
     """Build everything on this rank; every rank builds the same.
 
@@ -65,6 +66,7 @@ def build(
     :param checkpoint: auto, always, never or stages, as plan decided.
     :param trainable: of denoiser, step_size, sigma.
     :param norm_sq: ||A||^2 of the stacked operator; None: it is measured.
+    :param network: the denoiser where it is there already.
     """
     dtype = DTYPES[spec.resources.precision]
     operators = build_physics(spec, ctx.device, dtype)
@@ -82,7 +84,7 @@ def build(
         spec.algorithm,
         ctx,
         physics,
-        build_denoiser(spec, ctx.device, dtype),
+        network or build_denoiser(spec, ctx.device, dtype),
         tile_grid(spec.problem.image_size, spec.tiling),
         step_size=step_size(spec, norm_sq),
         norm_sq=norm_sq,

@@ -151,7 +151,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         return total
 
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        if not self.use_dist or self.world_size == 1:
+        if not self.use_dist:
             return super()._collective(fn, fn_functional, x, **kwargs)  # type: ignore[no-any-return]
         self._count(fn, x)
         with warnings.catch_warnings():

@@ -24,6 +24,11 @@ ALLOCATION_BYTES = 512
 """CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
 
 
+def allocated_bytes(tensor: torch.Tensor) -> int:
+    """What a tensor's storage takes from the allocator."""
+    return -(-tensor.untyped_storage().nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+
+
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of all tensor storages alive, and their peak, from the moment of entering."""
 
@@ -59,14 +64,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage._cdata
         if key in self._alive:
             return
-        size = -(-storage.nbytes() // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self._born(key, allocated_bytes(tensor))
+        weakref.finalize(storage, self._died, key)
+
+    def _born(self, key: int, size: int) -> None:
         self._alive[key] = size
         self.current_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
         self.largest_bytes = max(self.largest_bytes, size)
-        weakref.finalize(storage, self._drop, key)
 
-    def _drop(self, key: int) -> None:
+    def _died(self, key: int) -> None:
         self.current_bytes -= self._alive.pop(key, 0)
 
 

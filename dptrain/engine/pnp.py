@@ -117,7 +117,8 @@ class PlugAndPlay(Unrolled):
         self.physics.implicit_backward_solver = False
         # deepinv made the trainable ones float32 before they became `dtype`.
         start = {"step_size": step_size, "sigma": 0.0 if sigma is None else sigma}
-        self.load_parameters_k({name: torch.tensor([v] * values, dtype=torch.float64) for name, v in start.items()})
+        for name, value in start.items():
+            self._set_parameters_k(name, [value] * values)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -144,17 +145,19 @@ class PlugAndPlay(Unrolled):
 
         :raises ValueError: another number of steps than the values were trained for.
         """
-        named = {"step_size": "stepsize", "sigma": "g_param"}
         for name, tensor in values.items():
-            numbers = tensor.reshape(-1).tolist()
-            self.check_steps(name, numbers)
-            current = self.optim.params_algo[named[name]]
-            if isinstance(current, torch.nn.ParameterList):
-                with torch.no_grad():
-                    for parameter, number in zip(current, numbers * (len(current) // len(numbers)), strict=True):
-                        parameter.fill_(number)
-            else:
-                self.optim.params_algo[named[name]] = numbers
+            self._set_parameters_k(name, tensor.reshape(-1).tolist())
+
+    def _set_parameters_k(self, name: str, numbers: list[float]) -> None:
+        self.check_steps(name, numbers)
+        key = {"step_size": "stepsize", "sigma": "g_param"}[name]
+        current = self.optim.params_algo[key]
+        if isinstance(current, torch.nn.ParameterList):
+            with torch.no_grad():
+                for parameter, number in zip(current, numbers * (len(current) // len(numbers)), strict=True):
+                    parameter.fill_(number)
+        else:
+            self.optim.params_algo[key] = numbers
         self.optim.init_params_algo = self.optim.params_algo.copy()
 
     def measured(self, y: Any) -> Any:

@@ -146,24 +146,36 @@ class ShardedDenoiser(torch.nn.Module):
         to_level = torch.zeros_like(level) if wanted[0] else None
         to_blocks = [torch.zeros_like(b) if want else None for b, want in zip(blocks, wanted[1:], strict=True)]
         for batch in self.batches:
-            with torch.enable_grad():
-                leaves = [
-                    blocks[tile.block][tile.read].detach().requires_grad_(to_blocks[tile.block] is not None)
-                    for tile in batch.tiles
-                ]
-                own_level = level.detach().requires_grad_(wanted[0])
-                out = self.processor(_stack(leaves, batch), own_level)
-            if not out.requires_grad:
-                continue
-            torch.autograd.backward(out, _to_windows(out, batch, gradients))
-            del out
-            for tile, leaf in zip(batch.tiles, leaves, strict=True):
-                buffer = to_blocks[tile.block]
-                if buffer is not None and leaf.grad is not None:
-                    buffer[tile.read] += leaf.grad
-            if to_level is not None and own_level.grad is not None:
-                to_level += own_level.grad
+            self._batch_backward(batch, level, blocks, gradients, to_level, to_blocks)
         return to_level, to_blocks
+
+    def _batch_backward(
+        self,
+        batch: _Batch,
+        level: torch.Tensor,
+        blocks: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        to_level: torch.Tensor | None,
+        to_blocks: Sequence[torch.Tensor | None],
+    ) -> None:
+        """Add one batch's gradients; its windows are gone before the next one's are made."""
+        with torch.enable_grad():
+            leaves = [
+                blocks[tile.block][tile.read].detach().requires_grad_(to_blocks[tile.block] is not None)
+                for tile in batch.tiles
+            ]
+            own_level = level.detach().requires_grad_(to_level is not None)
+            out = self.processor(_stack(leaves, batch), own_level)
+        if not out.requires_grad:
+            return
+        torch.autograd.backward(out, _to_windows(out, batch, gradients))
+        del out
+        for tile, leaf in zip(batch.tiles, leaves, strict=True):
+            buffer = to_blocks[tile.block]
+            if buffer is not None and leaf.grad is not None:
+                buffer[tile.read] += leaf.grad
+        if to_level is not None and own_level.grad is not None:
+            to_level += own_level.grad
 
     def _run(self, level: torch.Tensor, blocks: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Cores of blocks through plain autograd, which keeps every activation."""

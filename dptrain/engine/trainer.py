@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
+from dptrain.engine.measure import Meter
 from dptrain.engine.mesh import Mesh
 from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_curve, write_result
@@ -70,7 +71,7 @@ def run(session: Session) -> set[int]:
     built = build(session.spec, session.ctx, **session.decided, trainable=trainable)
     images = build_data(session.spec, built.physics, role="train")
     held_out = build_data(session.spec, built.physics, role="held_out") if train.held_out else []
-    optimizer = torch.optim.Adam([p for p in built.algorithm.parameters() if p.requires_grad], lr=train.learning_rate)
+    optimizer = make_optimizer(built.algorithm, train.learning_rate)
     seed_replica(session.spec.run.seed, session.ctx.mesh.replica)
     progress = _resume(session, built, optimizer)
     session.count_steps(train.steps)
@@ -145,6 +146,26 @@ def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
     return LOSSES[loss](x - batch.truth).sum() / algorithm.elements(x)
 
 
+def make_optimizer(algorithm: Unrolled, rate: float) -> torch.optim.Optimizer:
+    """Adam on all that is trained."""
+    return torch.optim.Adam([p for p in algorithm.parameters() if p.requires_grad], lr=rate)
+
+
+def optimizer_step(
+    meter: Meter, built: Built, optimizer: torch.optim.Optimizer, batch: Batch, loss: str
+) -> torch.Tensor:
+    """Forward, backward, sum over ranks, step; returns this rank's share of the loss, without its graph."""
+    optimizer.zero_grad(set_to_none=True)
+    with meter.section("forward"):
+        value = training_loss(built, batch, loss)
+    with meter.section("backward"):
+        value.backward()  # type: ignore[no-untyped-call]
+        built.algorithm.sync_gradients()
+    with meter.section("optimizer"):
+        optimizer.step()
+    return value.detach()
+
+
 def make_batch(samples: list[Any], algorithm: Unrolled, blind: bool) -> Batch:
     """Put single-image samples together along the batch axis; a collective."""
     first = samples[0].truth
@@ -172,17 +193,10 @@ def _step(
         group["lr"] = rate
     meter.watch(batch.truth, batch.measured)
     begin = time.perf_counter()
-    optimizer.zero_grad(set_to_none=True)
-    with meter.section("forward"):
-        loss = training_loss(built, batch, train.loss)
-    with meter.section("backward"):
-        loss.backward()  # type: ignore[no-untyped-call]
-        built.algorithm.sync_gradients()
-    with meter.section("optimizer"):
-        optimizer.step()
+    loss = optimizer_step(meter, built, optimizer, batch, train.loss)
     seconds = time.perf_counter() - begin
     meter.close_step(seconds, SECTIONS)
-    value = float(built.algorithm.sum(loss.detach())) / session.ctx.mesh.replicas
+    value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
     if not math.isfinite(value):
         raise Diverged(f"the loss of step {step} is not finite")
     progress.step = step

@@ -39,10 +39,13 @@ class PlannedMember:
 
 def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> list[PlannedMember]:
     """Every run of the grid, planned on its own; two that differ in nothing that matters are one."""
-    from dptrain.plan.plan import make_plan
+    from dptrain.plan.plan import forecast_all, make_plan
 
     planned: dict[str, PlannedMember] = {}
-    for member in expand(loaded.spec, task):
+    members = expand(loaded.spec, task)
+    if profile.gpu_memory_gib is not None:
+        forecast_all([member.spec for member in members], task)
+    for member in members:
         own = replace(loaded, spec=member.spec)
         plan = make_plan(own, task, profile)
         # Plan knows what `patch: fit` is; the same run may have been asked for by its number.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,7 +13,9 @@ from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
 from dptrain.plan import advice, checks, choices, layouts
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
+from dptrain.plan.forecast import Request, forecast
 from dptrain.plan.inputs import freeze_weights, missing_modules
+from dptrain.plan.memory import Memory, empty_json
 from dptrain.plan.patches import decide_patch
 from dptrain.plan.receptive import Receptive, known
 from dptrain.records.paths import runs_root
@@ -42,6 +46,8 @@ class Plan:
     receptive: Receptive | None
     """How far the denoiser sees; None: not measured yet, see `dptrain.plan.receptive`."""
     disk: Disk
+    memory: Memory | None
+    """None: not asked for."""
     job: JobRequest | None
     """None for a local run, and where the ranks cannot be asked for."""
     sbatch: str | None
@@ -55,7 +61,9 @@ class Plan:
     @property
     def fits(self) -> bool | None:
         """False where plan refuses; None: the memory is not known."""
-        return False if self.refusals else None
+        if self.refusals:
+            return False
+        return None if self.memory is None else self.memory.fits
 
     @property
     def reasons(self) -> list[str]:
@@ -79,7 +87,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """The contract of `plan --json` and plan.json."""
         counts = self.tiles_per_rank
-        memory = {"forward_gib": None, "backward_gib": None, "peak_gib": None, "allowance_gib": None}
+        capacity_gib = self.profile.gpu_memory_gib
         return {
             "task": self.task,
             "fits": self.fits,
@@ -96,7 +104,7 @@ class Plan:
             "halo_needed": self.receptive.radius if self.receptive else None,
             "receptive": self.receptive.to_json() if self.receptive else None,
             "disk": asdict(self.disk),
-            "memory": {**memory, "capacity_gib": self.profile.gpu_memory_gib, "terms": {}},
+            "memory": empty_json(capacity_gib) if self.memory is None else self.memory.to_json(),
             "bytes_per_step": self.bytes_per_step,
             "max_batch_size": self.choice("tiling.max_batch_size"),
             "checkpoint": self.choice("tiling.checkpoint"),
@@ -129,6 +137,7 @@ class Plan:
             else "how far the denoiser sees is not measured",
             self.disk.line(),
         ]
+        page += self.memory.lines() if self.memory is not None else []
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]
         page += [f"override {o.key} = {o.value} (from {o.origin})" for o in self.overrides]
         page += [f"refused: {reason}" for reason in self.refusals]
@@ -141,10 +150,18 @@ class Plan:
             raise PlanRefused("plan refuses:\n" + "\n".join(f"  {reason}" for reason in self.refusals))
 
 
-def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: ArrayRequest | None = None) -> Plan:
-    """Decide everything about one run; nothing is written, no torch is loaded.
+def make_plan(
+    loaded: LoadedSpec,
+    task: Task,
+    profile: ClusterProfile,
+    array: ArrayRequest | None = None,
+    *,
+    forecast_memory: bool = False,
+) -> Plan:
+    """Decide everything about one run; nothing is written but the cache of forecasts, no torch is loaded.
 
     :param array: for the script of several runs of this shape.
+    :param forecast_memory: also where the memory of a card is not known, so that nothing can be refused for it.
     """
     spec, patch = decide_patch(freeze_weights(loaded.spec))
     grid = tile_grid(spec.problem.image_size, spec.tiling)
@@ -171,6 +188,11 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
     receptive, images = known(spec), checks.image_count(spec, task)
     disk = disk_of(spec, task, images, receptive, runs_root(profile.runs))
     refusals += disk.refusals(task)
+    memory = None
+    if not refusals and (forecast_memory or profile.gpu_memory_gib is not None):
+        request = memory_request(spec, task)
+        memory = Memory(request=request, forecast=forecast([request])[0], capacity_gib=profile.gpu_memory_gib)
+        refusals += [memory.refusal] if memory.refusal is not None else []
     return Plan(
         task=task,
         spec=spec,
@@ -189,11 +211,13 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
             *_notes(spec, grid, counts),
             *_solver_notes(spec, task, grid),
             *_machine_notes(spec, profile),
+            *_memory_notes(memory),
             *advice.sentences(spec, task, grid, counts, receptive),
             *disk.notes(),
         ),
         receptive=receptive,
         disk=disk,
+        memory=memory,
         job=job,
         sbatch=sbatch_script(profile, job) if job is not None else None,
     )
@@ -202,6 +226,28 @@ def make_plan(loaded: LoadedSpec, task: Task, profile: ClusterProfile, array: Ar
 def _mesh(spec: Spec) -> str:
     replicas, each = spec.resources.replicas, spec.resources.ranks_per_replica
     return f" = {replicas} replicas x {each} rank{'s' * (each != 1)}" if replicas > 1 else ""
+
+
+def forecast_all(specs: Sequence[Spec], task: Task) -> None:
+    """Work out in one process what the plans of these specs will ask of their memory; they then find it kept."""
+    requests = []
+    for spec in specs:
+        # What plan refuses it refuses again, with its reason, when its turn comes.
+        with suppress(PlanRefused):
+            decided, _ = decide_patch(freeze_weights(spec))
+            requests += [] if any(checks.refusals(decided, task)) else [memory_request(decided, task)]
+    forecast(requests)
+
+
+def memory_request(spec: Spec, task: Task) -> Request:
+    """What plan asks about the memory of a spec, with what it decides."""
+    counts = layouts.tiles_per_rank(spec, tile_grid(spec.problem.image_size, spec.tiling))
+    batch, mode = choices.max_batch_size(spec, counts.most).value, choices.checkpoint(spec, task).value
+    return Request(spec=spec, task=task, max_batch_size=int(batch), checkpoint=str(mode))
+
+
+def _memory_notes(memory: Memory | None) -> list[str]:
+    return [memory.note] if memory is not None and memory.note is not None else []
 
 
 def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:

@@ -153,7 +153,7 @@ def _key(spec: Spec) -> str | None:
     try:
         content = {
             "denoiser": plain(spec.denoiser),
-            "weights": _weights_mark(spec),
+            "weights": weights_mark(spec),
             "axes": len(spec.problem.image_size),
             "channels": spec.problem.channels,
             "sigma": spec.algorithm.sigma if spec.algorithm.sigma != "noise" else plain(spec.problem.physics),
@@ -188,10 +188,10 @@ def weights_file(spec: Spec) -> Path | None:
     return Path(denoiser.weights) if Path(denoiser.weights).suffix in WEIGHT_SUFFIXES else None
 
 
-def _weights_mark(spec: Spec) -> list[Any]:
+def weights_mark(spec: Spec) -> list[Any]:
     """Size and time of a weights file; the bytes of a user's module."""
     if isinstance(spec.denoiser, Factory):
-        return [_module_hash(spec.denoiser.factory, spec.denoiser.search_path)]
+        return [module_hash(spec.denoiser.factory, spec.denoiser.search_path)]
     file = weights_file(spec)
     if file is None:
         return []
@@ -199,7 +199,7 @@ def _weights_mark(spec: Spec) -> list[Any]:
     return [str(file.absolute()), stat.st_size, stat.st_mtime_ns]
 
 
-def _module_hash(factory: str, search_path: str | None) -> str:
+def module_hash(factory: str, search_path: str | None) -> str:
     """Of the source files of the top-level module or package. Raises OSError where there are none."""
     top = factory.split(":")[0].split(".")[0]
     found = PathFinder.find_spec(top, [*([search_path] if search_path else []), *sys.path])

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from dptrain.spec.constraints import FACTORY, NAME, FilePath, Length, Limits, Minutes
 
 Task = Literal["train", "infer"]
+Layout = Literal["replicated", "sharded"]
+Checkpoint = Literal["fit", "auto", "always", "never", "stages"]
 
 Count = Annotated[int, Limits(at_least=1)]
 CountOrZero = Annotated[int, Limits(at_least=0)]
@@ -188,7 +190,7 @@ class Tiling:
     """Pixels of context on every side of a patch, at least 0 (deepinv's `overlap`)."""
     max_batch_size: Count | Literal["fit"] = "fit"
     """Patches per forward call, at least 1. `fit`: the largest that plan finds to fit (until plan forecasts memory: 1)."""
-    checkpoint: Literal["fit", "auto", "always", "never", "stages"] = "fit"
+    checkpoint: Checkpoint = "fit"
     """Activation checkpointing when training. Per patch batch, with deepinv's meanings: `always`, `never`, `auto`. `stages`: `always`,
     and inside the network stage by stage (drunet, unet, or your own network with `checkpoint_stages()`), which needs the least memory
     and a third forward pass. `fit`: chosen by plan (until plan forecasts memory: always)."""
@@ -200,7 +202,7 @@ class Resources:
 
     gpus: Count = 1
     """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
-    layout: Literal["sharded", "replicated"] = "sharded"
+    layout: Layout = "sharded"
     """`sharded`: each rank holds its own box. `replicated`: the whole image on every rank (deepinv.distributed), the reference."""
     replicas: Count = 1
     """Training in layout `sharded`: groups of `gpus / replicas` ranks, each with images of its own; the gradient is their mean.

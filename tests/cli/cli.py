@@ -39,6 +39,8 @@ class Cli:
             "DPTRAIN_RUNS": str(folder / "runs"),
             "DPTRAIN_CLUSTER": "local",
             "XDG_CONFIG_HOME": str(folder / "config"),
+            # One for all tests of a session: what plan works out in seconds it works out once.
+            "XDG_CACHE_HOME": str(folder.parent / "cache"),
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "default",
             **env,

@@ -23,7 +23,7 @@ from dptrain.spec.schema import Task
 from tests.local_runs import TINY, events, finish, running
 
 LOCAL = ClusterProfile(name="local", launcher="local")
-SLURM = ClusterProfile(name="c", gpus_per_node=4, partition="p", gpu_memory_gib=32)
+SLURM = ClusterProfile(name="c", gpus_per_node=4, partition="p")
 
 CONTRACT = {
     "fits", "reasons", "layout", "world_size", "tiles", "tiles_per_rank_max", "tiles_per_rank_mean", "idle_ranks",
@@ -36,8 +36,9 @@ def plan_of(*overrides: str, task: Task = "infer", profile: ClusterProfile = LOC
     return make_plan(parse_spec(text, "tiny.yaml", Path.cwd(), overrides), task, profile)
 
 
-def test_json_has_the_contracts_keys() -> None:
-    value = plan_of(profile=SLURM).to_json()
+def test_json_has_the_contracts_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    value = plan_of(profile=replace(SLURM, gpu_memory_gib=32)).to_json()
     assert value.keys() >= CONTRACT
     assert value["memory"].keys() >= {
         "forward_gib",
@@ -48,7 +49,7 @@ def test_json_has_the_contracts_keys() -> None:
         "terms",
     }
     assert value["memory"]["capacity_gib"] == 32
-    assert value["fits"] is None and value["tiles"] == 4 and value["tiles_per_rank_max"] == 2
+    assert value["fits"] is True and value["tiles"] == 4 and value["tiles_per_rank_max"] == 2
     assert all(c.keys() == {"key", "value", "reason"} and c["reason"] for c in value["choices"])
 
 

@@ -24,8 +24,8 @@ def build(
         )
     sigma = blur_sigma * 2 if len(blur_sigma) == 1 else blur_sigma
     operators = []
-    for angle in torch.linspace(0, 180, frames + 1)[:-1].tolist():
-        kernel = gaussian_blur(psf_size=(5, 5), sigma=sigma, angle=angle, dtype=torch.float64)
+    for frame in range(frames):
+        kernel = gaussian_blur(psf_size=(5, 5), sigma=sigma, angle=180 * frame / frames, dtype=torch.float64)
         blur = Blur(filter=kernel, padding="circular")
         decimation = Downsampling(img_size=(channels, *image_size), filter=None, factor=factor, padding="circular")
         operators.append(compose(blur, decimation))

@@ -1,0 +1,161 @@
+"""What plan asks of the memory of a step, in a process of its own: requests as JSON on stdin, the last line of stdout answers.
+
+The engine's own step runs on fake tensors as the rank with the most to hold, for two short numbers of unrolled steps; peaks and
+terms are linear in that number from 2 on (the first step has nothing to give a gradient to), and are extended to the asked one.
+
+    {"requests": [{"spec": "name: ...", "task": "train", "max_batch_size": 1, "checkpoint": "always"}], "memory_limit_gib": 0.75}
+    [{"peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1, "rank": 0}]
+
+An answer that cannot be given is {"error": "..."}.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from dptrain.engine.build import DTYPES
+from dptrain.engine.context import RankContext
+from dptrain.engine.denoisers import build_denoiser
+from dptrain.engine.fake_ranks import fake_copy, fake_rank
+from dptrain.engine.problems import build_physics
+from dptrain.engine.sharded_physics import ShardedPhysics
+from dptrain.engine.step_memory import StepMemory, measure_steps
+from dptrain.errors import DptrainError
+from dptrain.geometry.boxes import cells
+from dptrain.geometry.dealing import deal_tiles
+from dptrain.geometry.tiles import tile_grid
+from dptrain.spec.load import parse_spec
+from dptrain.spec.schema import Denoiser, Spec, Task
+
+FEW_STEPS = (2, 3)
+"""Unrolled steps that are run instead of many."""
+CPU = torch.device("cpu")
+
+
+def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) -> dict[str, Any]:
+    """Peaks and terms of the most loaded rank, in bytes.
+
+    :param spec: with numbers for whatever plan decides.
+    :param max_batch_size: tiles per denoiser call.
+    :param checkpoint: mode of activation checkpointing.
+    """
+    given = None if _is_random(spec) else build_denoiser(spec, CPU, DTYPES[spec.resources.precision])
+    rank = heaviest_rank(spec, max_batch_size, checkpoint)
+    steps = spec.algorithm.iterations
+    measured = []
+    for few in FEW_STEPS if steps > 1 else (1,):
+        short = replace(spec, algorithm=replace(spec.algorithm, iterations=few))
+        with fake_rank(rank, spec.resources.gpus, spec.resources.replicas) as ctx:
+            measured.append(_measure(short, task, ctx, given, max_batch_size, checkpoint))
+    extended = _extend(measured, steps)
+    slope = measured[-1].peak_bytes - measured[0].peak_bytes if task == "train" and steps > 1 else None
+    return {**extended, "per_step_bytes": slope, "rank": rank}
+
+
+def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
+    """The rank of the first replica whose peak is the highest: the most tiles at a time, then the most pixels to hold."""
+    ranks, shape = spec.resources.ranks_per_replica, spec.problem.image_size
+    if spec.resources.layout == "replicated" or ranks == 1:
+        return 0
+    with fake_rank(0, ranks) as ctx:
+        physics = build_physics(spec, ctx.device, DTYPES[spec.resources.precision])
+        parts = ShardedPhysics(
+            physics, (spec.problem.channels, *shape), ctx, ctx.device, DTYPES[spec.resources.precision]
+        )
+        owned, wanted = parts.owned, parts.fidelity.plan.wanted
+    dealing = deal_tiles(tile_grid(shape, spec.tiling), owned)
+    keeps_all = checkpoint == "never"
+
+    def load(rank: int) -> tuple[int, int]:
+        tiles = len(dealing.tiles[rank])
+        blocks = [box for block in dealing.blocks[rank] for box in (block.window, block.core)]
+        pixels = sum(cells(box) for box in (owned[rank], *wanted[rank], *blocks))
+        return (tiles if keeps_all else min(tiles, max_batch_size)), pixels
+
+    return max(range(ranks), key=load)
+
+
+def _is_random(spec: Spec) -> bool:
+    return isinstance(spec.denoiser, Denoiser) and (
+        spec.denoiser.weights == "random" or spec.denoiser.name == "identity"
+    )
+
+
+def _measure(
+    spec: Spec,
+    task: Task,
+    ctx: RankContext,
+    given: torch.nn.Module | None,
+    max_batch_size: int,
+    checkpoint: str,
+) -> StepMemory:
+    # A compiled network cannot be traced this way; its graph keeps about what the plain one keeps.
+    plain = replace(spec, resources=replace(spec.resources, compile=False))
+    network = build_denoiser(plain, CPU, DTYPES[spec.resources.precision]) if given is None else fake_copy(given)
+    return measure_steps(plain, task, ctx, network, max_batch_size=max_batch_size, checkpoint=checkpoint, thin=True)
+
+
+def _extend(measured: list[StepMemory], steps: int) -> dict[str, Any]:
+    """From the first and the last of FEW_STEPS along a straight line."""
+    first, last = measured[0], measured[-1]
+
+    def at(a: int, b: int) -> int:
+        return a if first is last else a + (b - a) * (steps - FEW_STEPS[0]) // (FEW_STEPS[1] - FEW_STEPS[0])
+
+    def terms(phase: str) -> dict[str, int]:
+        names = sorted({*first.terms[phase], *last.terms[phase]})
+        return {name: at(first.terms[phase].get(name, 0), last.terms[phase].get(name, 0)) for name in names}
+
+    return {
+        "peaks": {phase: at(first.peaks[phase], last.peaks[phase]) for phase in last.peaks},
+        "terms": {phase: terms(phase) for phase in last.peaks},
+        "bytes_sent": at(first.bytes_sent, last.bytes_sent),
+    }
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to one request; whatever goes wrong is its reason."""
+    try:
+        spec = parse_spec(request["spec"], "the spec", Path.cwd()).spec
+        decided = {key: request[key] for key in ("max_batch_size", "checkpoint")}
+        return forecast(spec, request["task"], **decided)
+    except MemoryError:
+        return {"error": "the forecast needs more memory than it is allowed here"}
+    except DptrainError as error:
+        return {"error": str(error)}
+    except DataDependentOutputException as error:
+        return {"error": f"what is done depends on numbers, and a forecast has shapes alone ({error})"}
+    except Exception as error:  # user code and libraries under fake tensors: anything at all
+        words = str(error).strip().splitlines()
+        return {"error": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__}
+
+
+def limit_memory(more_gib: float) -> None:
+    """Let this process take no more than so much more than it has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + int(more_gib * 2**30)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def main() -> None:
+    """Answer the requests of stdin."""
+    asked = json.load(sys.stdin)
+    torch.set_num_threads(1)
+    limit_memory(asked["memory_limit_gib"])
+    warnings.simplefilter("ignore")
+    print(json.dumps([answer(request) for request in asked["requests"]]))
+
+
+if __name__ == "__main__":
+    main()
