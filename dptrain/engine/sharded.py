@@ -85,7 +85,7 @@ class ShardedPlugAndPlay(Unrolled):
         self.sigma_k = _scalars([sigma or 0.0] * steps, dtype, ctx.device, "sigma" in trainable)
         self._executed: set[int] = set()
         self._meter: Meter | None = None
-        self._similarity = BoxSimilarity(grid.shape, physics.owned, ctx.rank)
+        self._similarity = BoxSimilarity(grid.shape, physics.owned, ctx.mesh.spatial_rank, ctx.mesh.spatial_group)
 
     @property
     def network(self) -> torch.nn.Module:
