@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused() -> None:
     loaded = parse_spec(TINY, "tiny.yaml", Path.cwd())
     fitting = ClusterProfile(name="c", gpus_per_node=4, gpu_memory_gib=1)
     assert make_plan(loaded, "train", fitting).fits is True
-    plan = make_plan(loaded, "train", replace(fitting, gpu_memory_gib=0.0001))
+    plan = make_plan(loaded, "train", replace(fitting, gpu_memory_gib=0.00001))
     assert plan.fits is False
     with pytest.raises(PlanRefused, match="GiB of the card"):
         plan.check()
