@@ -89,6 +89,7 @@ def _one_image(
         _measure(session, algorithm, records[-1], state["est"][0], truth)
     for k in range(first, iterations):
         begin = time.perf_counter()
+        session.faults.at_step(index * iterations + k + 1, state["est"][0])
         previous = state
         state = algorithm.iterate(state, k, measured, sigma)
         x = state["est"][0]
@@ -142,7 +143,9 @@ def _interrupt(
     # Of the layout replicated one rank has all that there is.
     mine = not built.algorithm.holds_whole or session.first
     box = built.physics.box if mine else empty_box(len(built.physics.box))
-    write_save(session.paths, step, kept, session.spec.run.keep_saves, shard=(box, estimates), rank=session.env.rank)
+    with session.faults.saving(step, session.paths.saves):
+        keep, rank = session.spec.run.keep_saves, session.env.rank
+        write_save(session.paths, step, kept, keep, shard=(box, estimates), rank=rank)
     leave_for_requeue(session, step)
 
 

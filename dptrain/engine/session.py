@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, connect
+from dptrain.engine.faults import Faults
 from dptrain.engine.measure import Meter, resident_peak_bytes
 from dptrain.engine.watch import Requests, Watch
 from dptrain.errors import DptrainError
@@ -68,6 +69,7 @@ class Session:
     plan: dict[str, Any]
     ctx: RankContext
     meter: Meter
+    faults: Faults
     started_s: float
     """Start of this attempt, seconds since the epoch."""
     steps: int
@@ -106,6 +108,8 @@ class Session:
 
     def final(self, tiles: set[int]) -> None:
         """Record that this rank did all it was asked for; its last line."""
+        for fault in self.faults.unstruck():
+            print(f"injected fault without an occasion: {fault}", file=sys.stderr, flush=True)
         self.events.write(
             "final",
             step=self.watch.step,
@@ -168,12 +172,14 @@ def start_session(
         "run": spec.run.stall_timeout_s,
         "close": spec.run.setup_timeout_s,
     }
+    faults = Faults(intent.faults, env.rank, env.attempt, events, requests)
     env.export()
     # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
     timeout_s = max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60
     connect(env, intent.world_size, attempt, timeout_s)
     ctx = RankContext(env, spec.run.seed, watch.progress, replicas=spec.resources.replicas, timeout_s=timeout_s)
     ctx.__enter__()
+    faults.at_step(0)
     meter = Meter(ctx.device, track=not spec.resources.compile)
     watch.peak_memory_bytes = lambda: meter.peak_memory_bytes
     watch.bytes_sent = lambda: ctx.bytes_sent
@@ -189,6 +195,7 @@ def start_session(
         plan=json.loads(paths.plan.read_text(encoding="utf-8")),
         ctx=ctx,
         meter=meter,
+        faults=faults,
         started_s=STARTED_S,
         steps=intent.steps,
     )

@@ -82,12 +82,14 @@ def run(session: Session) -> set[int]:
         session.watch.enter("run")
         batches = _batches(session, built, images, train, blind, start=progress.step)
         for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
+            session.faults.at_step(step, batch.truth)
             _step(session, built, optimizer, train, step, batch, progress)
             leaving = step < train.steps and session.requests.agree(session.ctx.device)
             if step % train.save_every_steps == 0 or step == train.steps or leaving:
                 if not leaving:
                     _evaluate(session, built, held_out, progress)
-                _save(session, built, optimizer, progress)
+                with session.faults.saving(step, session.paths.saves):
+                    _save(session, built, optimizer, progress)
             if leaving:
                 leave_for_requeue(session, step)
     if session.first:

@@ -12,6 +12,7 @@ Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kin
     {"kind": "save", "t": 3.0, "step": 20, "seconds": 0.2}
     {"kind": "signal", "t": 4.0, "signal": "SIGUSR2"}
     {"kind": "requeue", "t": 4.1, "step": 31, "reason": "preempted" | "timed-out"}
+    {"kind": "fault", "t": 4.2, "fault": "slow@rank=0,step=3,attempt=1,seconds=2", "step": 3}    injected: about to strike
     {"kind": "final", "t": 9.0, "step": 100, "steps": 100, "peak_memory_bytes": 1048576, "bytes_sent": 8192,
      "tiles": [0, 2]}                                        last line of a rank that did all it was asked for
     {"kind": "failure", "t": 9.0, "class": "exception", "step": 12, "signal": null, "message": "ValueError: ...",
