@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from dptrain.launch.local import rank_pids, start_local, supervisor_alive
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run
 from dptrain.plan.plan import make_plan
-from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.process import start_ticks
 from dptrain.spec.load import parse_spec
@@ -119,13 +118,17 @@ def until_over(paths: RunPaths, timeout_s: float = 300) -> RunStatus:
         time.sleep(0.2)
 
 
-def released_s(paths: RunPaths, world_size: int = 2) -> float:
-    """Seconds from the last injected fault to the end of the last rank of the attempt that it struck."""
+def released_s(paths: RunPaths, busy: Callable[[], bool]) -> float:
+    """Seconds from the last injected fault to the end of the attempt that it struck: no rank, and nothing held.
+
+    :param busy: whether something is still held for the run.
+    """
     wait_for(lambda: faults_of(paths), "the fault", 240)
-    pids = [e["pid"] for rank in range(world_size) for e in events(paths, rank, "start")][:world_size]
     # The first attempt's: a restarted run has others by then.
-    wait_for(lambda: all(start_ticks(pid) is None for pid in pids), "the end of the ranks", 240)
-    return time.time() - max(e["t"] for e in faults_of(paths))
+    pids = [events(paths, rank, "start")[0]["pid"] for rank in range(2)]
+    wait_for(lambda: all(start_ticks(pid) is None for pid in pids) and not busy(), "the end", 240)
+    last: float = max(e["t"] for e in faults_of(paths))
+    return time.time() - last
 
 
 def faults_of(paths: RunPaths) -> list[dict[str, Any]]:
@@ -155,7 +158,6 @@ def check(entry: dict[str, Any], expected: Expected) -> None:
         assert failure["rank"] == expected.rank and failure["host"], entry
 
 
-def nothing_left(paths: RunPaths) -> None:
-    """No process of a local run."""
-    wait_for(lambda: supervisor_alive(paths) == "gone" and not rank_pids(paths), "the end of the processes", 30)
-    assert read_intent(paths).faults
+def local_left(paths: RunPaths) -> bool:
+    """Whether a process of a local run is left."""
+    return supervisor_alive(paths) != "gone" or bool(rank_pids(paths))

@@ -44,7 +44,7 @@ class Faults:
         """
         mine = os.environ.get(VARIABLE)
         every = parse_faults(planned) if planned else ()
-        if mine is not None and parse_faults(mine) != every:
+        if mine and parse_faults(mine) != every:
             raise UsageError(
                 f"{VARIABLE}={mine} here, but the run was made {f'with {planned}' if planned else 'without it'}\n"
                 f"    write: unset {VARIABLE}, or start a new run"

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -204,10 +205,11 @@ def start_session(
 def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoReturn:
     """Write the failure record and leave at once: no collective, no teardown; the launcher ends the other ranks."""
     text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk takes no words
+        print(text, file=sys.stderr, flush=True)
     message = str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}"
     lost = any(words in message.lower() for words in LOST_CONNECTION)
-    events.write(
+    events.try_write(
         "failure",
         **{"class": failure_class(error, watch.phase)},
         step=watch.step,

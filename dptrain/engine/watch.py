@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -82,7 +84,7 @@ class Watch:
                 self._stalled(limit_s)
             if now - beat >= HEARTBEAT_S:
                 beat = now
-                self.events.write(
+                self.events.try_write(
                     "heartbeat",
                     phase=self.phase,
                     step=self.step,
@@ -103,9 +105,10 @@ class Watch:
     def _stalled(self, limit_s: float) -> None:
         what = "set-up made" if self.phase == "setup" else f"step {self.step + 1} made"
         message = f"{what} no progress for {limit_s:.0f} s"
-        print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        self.events.write(
+        with suppress(OSError):  # a full disk
+            print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        self.events.try_write(
             "failure",
             **{"class": "stalled"},
             step=self.step,
@@ -113,9 +116,21 @@ class Watch:
             message=message,
             traceback="",
             secondary=False,
+            waiting=_in_collective(),
         )
         time.sleep(OTHERS_DUMP_S)
         os._exit(1)
+
+
+def _in_collective() -> bool:
+    """Whether the main thread is in a call of torch.distributed: it waits for other ranks, and is not what holds them up."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    inside = f"{Path(dist.__file__).parent}{os.sep}"
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(inside):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Requests:
@@ -159,15 +174,15 @@ class Requests:
             for number in reader.recv(64):
                 if number == signal.SIGUSR2:
                     self.save_and_stop = True
-                    self.events.write("signal", signal="SIGUSR2")
+                    self.events.try_write("signal", signal="SIGUSR2")
                 elif number == signal.SIGTERM:
                     self._terminate()
 
     def _terminate(self) -> None:
-        self.events.write("signal", signal="SIGTERM")
+        self.events.try_write("signal", signal="SIGTERM")
         if self.leaving:
             os._exit(EXIT_REQUEUE)
-        self.events.write(
+        self.events.try_write(
             "failure",
             **{"class": "cancelled"},
             step=self.watch.step,

@@ -16,7 +16,8 @@ Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kin
     {"kind": "final", "t": 9.0, "step": 100, "steps": 100, "peak_memory_bytes": 1048576, "bytes_sent": 8192,
      "tiles": [0, 2]}                                        last line of a rank that did all it was asked for
     {"kind": "failure", "t": 9.0, "class": "exception", "step": 12, "signal": null, "message": "ValueError: ...",
-     "traceback": "...", "secondary": false}                 last line of a rank that failed; class: see status
+     "traceback": "...", "secondary": false}                 (stalled also: "waiting", true in a collective)
+                                                             last line of a rank that failed; class: see status
 
 Lines of the launcher:
 
@@ -31,8 +32,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +50,30 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        self._torn = False
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event; `t` is now. Non-finite numbers are written as null, since JSON has none."""
         record = {"kind": kind, "t": round(time.time(), 3), **fields}
         # A lone surrogate, as in the name of a file that is not UTF-8, becomes its JSON escape.
         text = json.dumps(_finite(record), ensure_ascii=False).encode("utf-8", errors="backslashreplace")
-        os.write(self._fd, text + b"\n")
+        data = (b"\n" if self._torn else b"") + text + b"\n"
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += os.write(self._fd, data[sent:])
+        finally:
+            # A full disk takes a part of a line; the next line must not become the rest of it.
+            if sent:
+                self._torn = sent < len(data)
+
+    def try_write(self, kind: str, **fields: Any) -> None:
+        """As `write`, for those who have more to do than to be recorded: what the disk refuses is told to the log, and lost."""
+        try:
+            self.write(kind, **fields)
+        except OSError as error:
+            with suppress(OSError):
+                print(f"event {kind} is not written: {error}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -72,7 +72,7 @@ def declared_faults(environ: Mapping[str, str], world_size: int) -> str | None:
     :raises UsageError: they are not allowed by the second variable, or one of them cannot be read or never strike.
     """
     text = environ.get(VARIABLE)
-    if text is None:
+    if not text:
         return None
     if environ.get(ALLOW) != "1":
         raise UsageError(

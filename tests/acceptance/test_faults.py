@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from dptrain.records.intent import read_intent
+from dptrain.records.paths import RunPaths
 from dptrain.spec.schema import Task
-from tests.fault_runs import Expected, check, faults, nothing_left, released_s, status_of, struck_run, until_over
+from tests.fault_runs import Expected, check, faults, local_left, released_s, status_of, struck_run, until_over
+from tests.local_runs import wait_for
 from tests.slurm_cluster import SmallSlurm
 from tests.slurm_fixtures import PROFILE
 
@@ -57,6 +59,13 @@ def _key(row: str) -> str:
     return found[0]
 
 
+def held(slurm: SmallSlurm, paths: RunPaths, *more: str) -> bool:
+    """Whether the job still has its nodes."""
+    states = ",".join(("RUNNING", "COMPLETING", *more))
+    job = read_intent(paths).job_id
+    return job in slurm.command("squeue", "--noheader", f"--states={states}", "--format=%i").split()
+
+
 @pytest.mark.parametrize(
     ("place", "task", "expected", "layout"), CASES, ids=[f"{e.kind}-{place}-{task}" for place, task, e, _ in CASES]
 )
@@ -78,17 +87,11 @@ def test_fault(
         # Two nodes with a rank each.
         profile = PROFILE.replace("gpus_per_node: 2", "gpus_per_node: 1")
         (tmp_path / "config" / "dptrain" / "clusters" / "spread.yaml").write_text(profile)
-    with struck_run(
-        task, expected.text, f"resources.layout={layout}", profile="spread" if slurm else "local"
-    ) as paths:
-        seconds = released_s(paths)
+    with struck_run(task, expected.text, f"resources.layout={layout}", profile="spread" if slurm else "local") as paths:
+        again = expected.attempts > 1
+        seconds = released_s(paths, lambda: not again and (held(slurm, paths) if slurm else local_left(paths)))
         until_over(paths)
-        if slurm is None:
-            nothing_left(paths)
-        else:
-            job = read_intent(paths).job_id
-            busy = slurm.command("squeue", "--noheader", "--states=RUNNING,COMPLETING,PENDING", "--format=%i").split()
-            assert job not in busy
+        wait_for(lambda: not (held(slurm, paths, "PENDING") if slurm else local_left(paths)), "the end of it all")
         entry = status_of(paths)
     named = "-" if expected.rank is None else str(expected.rank)
     table.append(f"| {expected.kind} | {place} | {task} | {layout} | {entry['state']} | {named} | {seconds:.1f} |")
