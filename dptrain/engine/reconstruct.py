@@ -97,7 +97,8 @@ def _one_image(
             write_image(session, built.physics, "last-finite", previous["est"][0], sample, label=label)
             # All ranks are here, since they agreed; the first to leave would have rank 0 ended mid-file.
             session.ctx.barrier()
-            raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
+            message = f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/"
+            raise Diverged(message, here=not bool(torch.isfinite(x.sum())))
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)

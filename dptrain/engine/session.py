@@ -52,7 +52,11 @@ class BudgetSpent(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """The iterate is no longer finite."""
+    """The iterate is no longer finite; `here`: it is this rank's part that is not, so that the others only learnt of it."""
+
+    def __init__(self, message: str, *, here: bool) -> None:
+        super().__init__(message)
+        self.here = here
 
 
 @dataclass(kw_only=True)
@@ -216,7 +220,7 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
         signal=None,
         message=message,
         traceback=text,
-        secondary=lost,
+        secondary=lost or (isinstance(error, Diverged) and not error.here),
     )
     os._exit(1)
 

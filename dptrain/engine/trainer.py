@@ -200,7 +200,7 @@ def _step(
     meter.close_step(seconds, SECTIONS)
     value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
     if not math.isfinite(value):
-        raise Diverged(f"the loss of step {step} is not finite")
+        raise Diverged(f"the loss of step {step} is not finite", here=not bool(torch.isfinite(loss.detach())))
     progress.step = step
     progress.loss.append(value)
     session.done(step, seconds, loss=value, lr=rate, psnr_db=None)

@@ -25,6 +25,8 @@ from dptrain.records.events import EventLog
 
 HEARTBEAT_S = 10.0
 """Seconds between heartbeats."""
+STOPPED_S = 5.0
+"""A second between two turns of the watching thread is usual; after so many the whole process was stopped, or its machine was."""
 OTHERS_DUMP_S = 3.0
 """After a stall is noticed, seconds left to the other ranks to write their own stacks before the job is torn down."""
 EXIT_REQUEUE = 75
@@ -73,10 +75,13 @@ class Watch:
         self._thread.join(timeout=5)
 
     def _loop(self) -> None:
-        beat = time.monotonic()
+        beat = turn = time.monotonic()
         while not self._stop.wait(min(1.0, min(self.limits_s.values()) / 4)):
             now = time.monotonic()
             limit_s = self.limits_s[self.phase]
+            if now - turn > STOPPED_S:  # and not even this thread ran: a job that was suspended goes on
+                self.progress()
+            turn = now
             if self._forgotten():
                 print("the run's folder is gone: this rank ends", file=sys.stderr, flush=True)
                 os._exit(1)
@@ -123,9 +128,10 @@ class Watch:
 
 
 def _in_collective() -> bool:
-    """Whether the main thread is in a call of torch.distributed: it waits for other ranks, and is not what holds them up."""
+    """Whether the main thread is communicating: it waits for other ranks, and is not what holds them up."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    inside = f"{Path(dist.__file__).parent}{os.sep}"
+    # The exchange waits for a handle of torch's, which is no frame of Python.
+    inside = (f"{Path(dist.__file__).parent}{os.sep}", str(Path(__file__).with_name("exchange.py")))
     while frame is not None:
         if frame.f_code.co_filename.startswith(inside):
             return True

@@ -193,7 +193,7 @@ def _who_was_ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> str
     rank = first_terminated(attempt)
     if rank is None or attempt.cancelled_s is not None or _job_end(records, job) == "cancelled":
         return None
-    return f"rank {rank.rank} on {rank.host} was the first to get SIGTERM; neither dptrain cancel nor the scheduler sent it"
+    return f"rank {rank.rank} on {rank.host} was the first to get SIGTERM; no cancellation is on record"
 
 
 def _job_end(records: RunRecords, job: Job) -> End | None:
