@@ -93,7 +93,7 @@ def test_fault(
         until_over(paths)
         wait_for(lambda: not (held(slurm, paths, "PENDING") if slurm else local_left(paths)), "the end of it all")
         entry = status_of(paths)
-    named = "-" if expected.rank is None else str(expected.rank)
-    table.append(f"| {expected.kind} | {place} | {task} | {layout} | {entry['state']} | {named} | {seconds:.1f} |")
     check(entry, expected)
     assert seconds <= expected.limit_s or expected.kind == "slow"
+    named = "-" if expected.rank is None else str(expected.rank)
+    table.append(f"| {expected.kind} | {place} | {task} | {layout} | {entry['state']} | {named} | {seconds:.1f} |")
