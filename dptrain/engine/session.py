@@ -148,7 +148,7 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
     print(f"{header} cpus {cpus}", flush=True)
     threads = int(os.environ.get("OMP_NUM_THREADS") or cpus)
     torch.set_num_threads(threads)
-    events = EventLog(attempt.rank_events(env.rank))
+    events = EventLog(attempt.rank_events(env.rank), room=attempt.rank_room(env.rank))
     events.write(
         "start",
         rank=env.rank,
@@ -209,11 +209,9 @@ def start_session(
 def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoReturn:
     """Write the failure record and leave at once: no collective, no teardown; the launcher ends the other ranks."""
     text = "".join(traceback.format_exception(error))
-    with suppress(OSError):  # a full disk takes no words
-        print(text, file=sys.stderr, flush=True)
     message = str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}"
     lost = any(words in message.lower() for words in LOST_CONNECTION)
-    events.try_write(
+    events.last_words(
         "failure",
         **{"class": failure_class(error, watch.phase)},
         step=watch.step,
@@ -222,6 +220,8 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
         traceback=text,
         secondary=lost or (isinstance(error, Diverged) and not error.here),
     )
+    with suppress(OSError):  # a full disk takes no words
+        print(text, file=sys.stderr, flush=True)
     os._exit(1)
 
 

@@ -113,7 +113,7 @@ class Watch:
         with suppress(OSError):  # a full disk
             print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        self.events.try_write(
+        self.events.last_words(
             "failure",
             **{"class": "stalled"},
             step=self.step,
@@ -188,7 +188,7 @@ class Requests:
         self.events.try_write("signal", signal="SIGTERM")
         if self.leaving:
             os._exit(EXIT_REQUEUE)
-        self.events.try_write(
+        self.events.last_words(
             "failure",
             **{"class": "cancelled"},
             step=self.watch.step,

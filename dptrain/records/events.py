@@ -42,15 +42,23 @@ from typing import Any
 from dptrain.records.reading import open_file, parse_json
 
 Event = dict[str, Any]
+ROOM_BYTES = 16 * 1024
+"""A failure record with its traceback, and the traceback once more in the log."""
 
 
 class EventLog:
     """Appends events to one file; each line is one `write`, so that a reader sees whole lines but the last."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: Path | None = None) -> None:
+        """
+        :param room: a file that keeps as much of the disk as last words need, given up for them or by `close`.
+        """
         self.path = path.absolute()
+        self._room = room.absolute() if room is not None else None
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._torn = False
+        if self._room is not None:
+            self._room.write_bytes(bytes(ROOM_BYTES))
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event; `t` is now. Non-finite numbers are written as null, since JSON has none."""
@@ -75,8 +83,19 @@ class EventLog:
             with suppress(OSError):
                 print(f"event {kind} is not written: {error}", file=sys.stderr, flush=True)
 
+    def last_words(self, kind: str, **fields: Any) -> None:
+        """As `try_write`, in the room that was kept: why a disk is full has to be said on that disk."""
+        self._give_up_room()
+        self.try_write(kind, **fields)
+
     def close(self) -> None:
+        self._give_up_room()
         os.close(self._fd)
+
+    def _give_up_room(self) -> None:
+        if self._room is not None:
+            with suppress(OSError):
+                self._room.unlink()
 
 
 def append_event(path: Path, kind: str, **fields: Any) -> None:

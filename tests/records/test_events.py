@@ -14,6 +14,7 @@ import pytest
 from dptrain.records.events import EventLog, append_event, read_events
 from dptrain.records.intent import Intent, read_intent, update_intent, write_intent
 from dptrain.records.paths import RunPaths
+from tests.disks import small_disk
 
 
 def test_lines_come_back_in_order(tmp_path: Path) -> None:
@@ -94,3 +95,15 @@ def test_a_line_that_the_disk_cut_off_takes_no_other_with_it(tmp_path: Path) -> 
     assert [e["kind"] for e in read_events(file)] == ["step", "failure"]
     assert "event heartbeat is not written" in done.stderr
     assert b"heartbeat" in file.read_bytes().splitlines()[1]  # it was begun
+
+
+def test_last_words_have_room_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        log = EventLog(disk / "e.jsonl", room=disk / ".room")
+        with pytest.raises(OSError):
+            (disk / "others").write_bytes(bytes(2**20))
+        log.try_write("heartbeat", said="x" * 5000)
+        log.last_words("failure", message="x" * 5000)
+        assert [e["kind"] for e in read_events(disk / "e.jsonl")] == ["failure"]
+        log.close()
+        assert not (disk / ".room").exists()
