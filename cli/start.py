@@ -95,6 +95,7 @@ def read_spec(path: Path, options: Options) -> LoadedSpec:
 def start(path: Path, task: Task, options: Options) -> None:
     """Plan the spec, submit the plan, and follow it where that was asked for."""
     from dptrain.cli.follow import conclude, follow
+    from dptrain.records.intent import read_intent
 
     planned = plan_spec(path, task, options)
     if planned.loaded.spec.sweep:
@@ -104,6 +105,8 @@ def start(path: Path, task: Task, options: Options) -> None:
     note(f"cluster {planned.profile.name}: {planned.cluster_reason}")
     check([planned.plan], options.force)
     paths = make_run(planned)
+    if (faults := read_intent(paths).faults) is not None:
+        note(f"injected on purpose: {faults}")
     if options.dry_run:
         _dry_run(planned, paths, options)
         return

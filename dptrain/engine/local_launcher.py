@@ -75,7 +75,7 @@ def run_attempt(paths: RunPaths, attempt: int, stop: Stop) -> int:
     host, pid = socket.gethostname(), os.getpid()
     events.write("launched", host=host, pid=pid, start_ticks=start_ticks(pid), world_size=world_size, pids=pids)
     code = _watch(ranks, events, stop, files)
-    events.write("ended", exitcode=code)
+    events.try_write("ended", exitcode=code)
     events.close()
     return code
 
@@ -173,7 +173,7 @@ def _left_well(events: Path, code: int | None) -> bool:
 def _record_exit(events: EventLog, rank: int, process: Any, *, ended_by_launcher: bool) -> None:
     code: int | None = process.returncode
     name = signal.Signals(-code).name if code is not None and code < 0 else None
-    events.write(
+    events.try_write(
         "exit",
         rank=rank,
         host=socket.gethostname(),

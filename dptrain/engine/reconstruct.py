@@ -89,6 +89,7 @@ def _one_image(
         _measure(session, algorithm, records[-1], state["est"][0], truth)
     for k in range(first, iterations):
         begin = time.perf_counter()
+        session.faults.at_step(index * iterations + k + 1, state["est"][0])
         previous = state
         state = algorithm.iterate(state, k, measured, sigma)
         x = state["est"][0]
@@ -96,7 +97,8 @@ def _one_image(
             write_image(session, built.physics, "last-finite", previous["est"][0], sample, label=label)
             # All ranks are here, since they agreed; the first to leave would have rank 0 ended mid-file.
             session.ctx.barrier()
-            raise Diverged(f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/")
+            message = f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/"
+            raise Diverged(message, here=not bool(torch.isfinite(x.sum())))
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
@@ -142,7 +144,9 @@ def _interrupt(
     # Of the layout replicated one rank has all that there is.
     mine = not built.algorithm.holds_whole or session.first
     box = built.physics.box if mine else empty_box(len(built.physics.box))
-    write_save(session.paths, step, kept, session.spec.run.keep_saves, shard=(box, estimates), rank=session.env.rank)
+    with session.faults.saving(step, session.paths.saves):
+        keep, rank = session.spec.run.keep_saves, session.env.rank
+        write_save(session.paths, step, kept, keep, shard=(box, estimates), rank=rank)
     leave_for_requeue(session, step)
 
 

@@ -48,7 +48,7 @@ def leave_for_requeue(session: Session, step: int) -> NoReturn:
             reason, f"{reason} after step {step}; given up: run.{name} is {limit} and as many restarts were used"
         )
     session.requests.leaving = True
-    session.events.write("requeue", step=step, reason=reason)
+    session.events.last_words("requeue", step=step, reason=reason)
     print(f"{reason}: step {step} is saved, asking to be started again", flush=True)
     if session.env.launcher == "slurm":
         if session.first:

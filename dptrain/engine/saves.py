@@ -8,16 +8,19 @@ ranks can read the shards of any other.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from dptrain.geometry.boxes import Box, cells, intersect, shape_of, slices
@@ -26,6 +29,7 @@ from dptrain.records.paths import RunPaths
 
 MODEL, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
 SHARD = "shard-"
+PROBE_BYTES = 2**16
 Tensors = dict[str, torch.Tensor]
 
 
@@ -68,9 +72,10 @@ def write_save(
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
     try:
-        files = _write_shards(beside, rank, *shard) if shard is not None else {}
-        if rank == 0:
-            _complete(beside, target, step, state, model, files)
+        with _full_disk_by_name(beside):
+            files = _write_shards(beside, rank, *shard) if shard is not None else {}
+            if rank == 0:
+                _complete(beside, target, step, state, model, files)
     finally:
         if rank == 0:
             shutil.rmtree(beside, ignore_errors=True)
@@ -99,7 +104,9 @@ def _complete(
     """Rank 0's files, the manifest, and the new name."""
     if model is not None:
         save_file(_plain(model), beside / MODEL)
-    torch.save(state, beside / STATE)
+    # A file that torch opens itself stays open, and keeps its part of a full disk, as long as anybody holds the error.
+    with (beside / STATE).open("wb") as file:
+        torch.save(state, file)
     own = [STATE] if model is None else [MODEL, STATE]
     files = {name: _entry(beside / name) for name in own} | files
     write_json(beside / MANIFEST, {"step": step, "files": files})
@@ -132,6 +139,23 @@ def load_shards(save: Path, box: Box) -> Tensors:
 
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": _digest(path)}
+
+
+@contextmanager
+def _full_disk_by_name(folder: Path) -> Iterator[None]:
+    """What torch and safetensors say of a full disk has no number, and torch's not even the words: the kernel is asked.
+
+    :raises OSError: ENOSPC or EDQUOT, in place of theirs.
+    """
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if f"os error {number}" in str(error):
+                raise OSError(number, os.strerror(number), str(folder)) from error
+        # torch leaves its half of a file, and with it the disk as full as it was.
+        (folder / ".probe").write_bytes(bytes(PROBE_BYTES))
+        raise
 
 
 def _plain(tensors: Tensors) -> Tensors:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, connect
+from dptrain.engine.faults import Faults
 from dptrain.engine.measure import Meter, resident_peak_bytes
 from dptrain.engine.watch import Requests, Watch
 from dptrain.errors import DptrainError
@@ -50,7 +52,11 @@ class BudgetSpent(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """The iterate is no longer finite."""
+    """The iterate is no longer finite; `here`: it is this rank's part that is not, so that the others only learnt of it."""
+
+    def __init__(self, message: str, *, here: bool) -> None:
+        super().__init__(message)
+        self.here = here
 
 
 @dataclass(kw_only=True)
@@ -68,6 +74,7 @@ class Session:
     plan: dict[str, Any]
     ctx: RankContext
     meter: Meter
+    faults: Faults
     started_s: float
     """Start of this attempt, seconds since the epoch."""
     steps: int
@@ -106,6 +113,8 @@ class Session:
 
     def final(self, tiles: set[int]) -> None:
         """Record that this rank did all it was asked for; its last line."""
+        for fault in self.faults.unstruck():
+            print(f"injected fault without an occasion: {fault}", file=sys.stderr, flush=True)
         self.events.write(
             "final",
             step=self.watch.step,
@@ -139,7 +148,7 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
     print(f"{header} cpus {cpus}", flush=True)
     threads = int(os.environ.get("OMP_NUM_THREADS") or cpus)
     torch.set_num_threads(threads)
-    events = EventLog(attempt.rank_events(env.rank))
+    events = EventLog(attempt.rank_events(env.rank), room=attempt.rank_room(env.rank))
     events.write(
         "start",
         rank=env.rank,
@@ -168,12 +177,14 @@ def start_session(
         "run": spec.run.stall_timeout_s,
         "close": spec.run.setup_timeout_s,
     }
+    faults = Faults(intent.faults, env.rank, env.attempt, events, requests)
     env.export()
     # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
     timeout_s = max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60
     connect(env, intent.world_size, attempt, timeout_s)
     ctx = RankContext(env, spec.run.seed, watch.progress, replicas=spec.resources.replicas, timeout_s=timeout_s)
     ctx.__enter__()
+    faults.at_step(0)
     meter = Meter(ctx.device, track=not spec.resources.compile)
     watch.peak_memory_bytes = lambda: meter.peak_memory_bytes
     watch.bytes_sent = lambda: ctx.bytes_sent
@@ -189,6 +200,7 @@ def start_session(
         plan=json.loads(paths.plan.read_text(encoding="utf-8")),
         ctx=ctx,
         meter=meter,
+        faults=faults,
         started_s=STARTED_S,
         steps=intent.steps,
     )
@@ -197,18 +209,19 @@ def start_session(
 def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoReturn:
     """Write the failure record and leave at once: no collective, no teardown; the launcher ends the other ranks."""
     text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr, flush=True)
     message = str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}"
     lost = any(words in message.lower() for words in LOST_CONNECTION)
-    events.write(
+    events.last_words(
         "failure",
         **{"class": failure_class(error, watch.phase)},
         step=watch.step,
         signal=None,
         message=message,
         traceback=text,
-        secondary=lost,
+        secondary=lost or (isinstance(error, Diverged) and not error.here),
     )
+    with suppress(OSError):  # a full disk takes no words
+        print(text, file=sys.stderr, flush=True)
     os._exit(1)
 
 

@@ -82,12 +82,14 @@ def run(session: Session) -> set[int]:
         session.watch.enter("run")
         batches = _batches(session, built, images, train, blind, start=progress.step)
         for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
+            session.faults.at_step(step, batch.truth)
             _step(session, built, optimizer, train, step, batch, progress)
             leaving = step < train.steps and session.requests.agree(session.ctx.device)
             if step % train.save_every_steps == 0 or step == train.steps or leaving:
                 if not leaving:
                     _evaluate(session, built, held_out, progress)
-                _save(session, built, optimizer, progress)
+                with session.faults.saving(step, session.paths.saves):
+                    _save(session, built, optimizer, progress)
             if leaving:
                 leave_for_requeue(session, step)
     if session.first:
@@ -198,7 +200,7 @@ def _step(
     meter.close_step(seconds, SECTIONS)
     value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
     if not math.isfinite(value):
-        raise Diverged(f"the loss of step {step} is not finite")
+        raise Diverged(f"the loss of step {step} is not finite", here=not bool(torch.isfinite(loss.detach())))
     progress.step = step
     progress.loss.append(value)
     session.done(step, seconds, loss=value, lr=rate, psnr_db=None)

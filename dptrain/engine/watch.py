@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,8 @@ from dptrain.records.events import EventLog
 
 HEARTBEAT_S = 10.0
 """Seconds between heartbeats."""
+STOPPED_S = 5.0
+"""A second between two turns of the watching thread is usual; after so many the whole process was stopped, or its machine was."""
 OTHERS_DUMP_S = 3.0
 """After a stall is noticed, seconds left to the other ranks to write their own stacks before the job is torn down."""
 EXIT_REQUEUE = 75
@@ -71,10 +75,13 @@ class Watch:
         self._thread.join(timeout=5)
 
     def _loop(self) -> None:
-        beat = time.monotonic()
+        beat = turn = time.monotonic()
         while not self._stop.wait(min(1.0, min(self.limits_s.values()) / 4)):
             now = time.monotonic()
             limit_s = self.limits_s[self.phase]
+            if now - turn > STOPPED_S:  # and not even this thread ran: a job that was suspended goes on
+                self.progress()
+            turn = now
             if self._forgotten():
                 print("the run's folder is gone: this rank ends", file=sys.stderr, flush=True)
                 os._exit(1)
@@ -82,7 +89,7 @@ class Watch:
                 self._stalled(limit_s)
             if now - beat >= HEARTBEAT_S:
                 beat = now
-                self.events.write(
+                self.events.try_write(
                     "heartbeat",
                     phase=self.phase,
                     step=self.step,
@@ -103,9 +110,10 @@ class Watch:
     def _stalled(self, limit_s: float) -> None:
         what = "set-up made" if self.phase == "setup" else f"step {self.step + 1} made"
         message = f"{what} no progress for {limit_s:.0f} s"
-        print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        self.events.write(
+        with suppress(OSError):  # a full disk
+            print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        self.events.last_words(
             "failure",
             **{"class": "stalled"},
             step=self.step,
@@ -113,9 +121,22 @@ class Watch:
             message=message,
             traceback="",
             secondary=False,
+            waiting=_in_collective(),
         )
         time.sleep(OTHERS_DUMP_S)
         os._exit(1)
+
+
+def _in_collective() -> bool:
+    """Whether the main thread is communicating: it waits for other ranks, and is not what holds them up."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    # The exchange waits for a handle of torch's, which is no frame of Python.
+    inside = (f"{Path(dist.__file__).parent}{os.sep}", str(Path(__file__).with_name("exchange.py")))
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(inside):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Requests:
@@ -159,15 +180,15 @@ class Requests:
             for number in reader.recv(64):
                 if number == signal.SIGUSR2:
                     self.save_and_stop = True
-                    self.events.write("signal", signal="SIGUSR2")
+                    self.events.try_write("signal", signal="SIGUSR2")
                 elif number == signal.SIGTERM:
                     self._terminate()
 
     def _terminate(self) -> None:
-        self.events.write("signal", signal="SIGTERM")
+        self.events.try_write("signal", signal="SIGTERM")
         if self.leaving:
             os._exit(EXIT_REQUEUE)
-        self.events.write(
+        self.events.last_words(
             "failure",
             **{"class": "cancelled"},
             step=self.watch.step,

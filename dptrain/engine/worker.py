@@ -32,6 +32,7 @@ def main(run_dir: str) -> None:
     except BaseException as error:
         leave_failed(error, events, watch)
     watch.close()
+    events.close()
 
 
 if __name__ == "__main__":

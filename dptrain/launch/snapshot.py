@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import secrets
 import socket
@@ -12,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dptrain.records.faults import declared_faults
 from dptrain.records.intent import Intent, write_intent, write_json
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.records.places import writing
@@ -37,8 +39,9 @@ def create_run(
     """Make the run directory with everything the ranks and `status` need; nothing is submitted.
 
     :param name: what the run id begins with; default: the spec's name.
-    :raises UsageError: where the folder cannot be made.
+    :raises UsageError: where the folder cannot be made, or where a fault is injected that nobody has allowed.
     """
+    faults = declared_faults(os.environ, plan.world_size)
     paths = RunPaths(runs_root(profile.runs) / new_run_id(name or loaded.spec.name))
     where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
     with writing("the run folder", paths.dir, where):
@@ -58,6 +61,7 @@ def create_run(
         created_s=time.time(),
         sweep=sweep,
         fingerprint=fingerprint,
+        faults=faults,
     )
     write_intent(paths, intent)
     return paths

@@ -39,6 +39,8 @@ class Intent:
     """Name of the sweep this run is a member of."""
     fingerprint: str | None = None
     """Hash of the spec's content: what a sweep uses to see that a run is already done."""
+    faults: str | None = None
+    """What is made to go wrong on purpose (`faults.py`)."""
 
 
 def _is_text(value: object) -> bool:
@@ -58,7 +60,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "steps": lambda value: isinstance(value, int) and whole_number(value) is not None,
     "created_s": lambda value: real_number(value, 1e12) is not None,
     "submission": lambda value: value in ("submitting", "submitted", "refused", "dry-run"),
-    **dict.fromkeys(("refusal", "job_id", "host", "sweep", "fingerprint"), _is_text_or_none),
+    **dict.fromkeys(("refusal", "job_id", "host", "sweep", "fingerprint", "faults"), _is_text_or_none),
 }
 """Which values a field of the file may have."""
 

@@ -33,6 +33,10 @@ class AttemptPaths:
         """stdout and stderr of one rank; the first line holds job id, attempt, host, rank."""
         return self.dir / f"rank-{rank}.log"
 
+    def rank_room(self, rank: int) -> Path:
+        """Room on the disk for the rank's last words, while it runs."""
+        return self.dir / f".rank-{rank}.room"
+
     @property
     def launcher_events(self) -> Path:
         """JSON lines of what started the ranks: start, exit codes or signals per rank, cancel requests."""

@@ -5,6 +5,7 @@ What follows a failure is not its cause: lost connections (`secondary`), ranks t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dptrain.records.events import Event
@@ -59,16 +60,16 @@ def only_follower(attempt: AttemptRecord) -> Cause | None:
 
 
 def _behind_stall(cause: Cause, attempt: AttemptRecord, records: RunRecords) -> Cause:
-    """A rank whose watchdog fires may only have waited for another, which could not even say so: then that one is the cause."""
+    """A rank whose watchdog fires may only have waited for another: then that one is the cause, if it can be told."""
     if cause.failure.kind != "stalled" or cause.source != "records":
         return cause
-    killed = {int_of(e, "rank") for e in attempt.exits if text_of(e, "signal") == "SIGKILL"}
-    killed |= {n for m in records.srun if m.kind == "killed" and m.signal == "SIGKILL" for n in m.tasks}
-    others = [r for r in attempt.ranks if r.started and not _explained(r)]
-    silent = [r for r in others if r.rank in killed or cause.t - (r.last_seen_s or cause.t) > SILENT_BEFORE_STALL_S]
-    if not silent:
+    stalled = [r for r in attempt.ranks if r.failure is not None and r.failure.get("class") == "stalled"]
+    stuck = [r for r in stalled if r.failure is not None and r.failure.get("waiting") is False]
+    if stuck:
+        return min((_from_record(rank) for rank in stuck), key=lambda cause: cause.t)
+    first = _silent(cause, stalled, attempt, records)
+    if first is None:
         return cause
-    first = min(silent, key=lambda rank: rank.last_seen_s or 0.0)
     where = f" on {first.host}" if first.host else ""
     waited = f"rank {cause.failure.rank} waited for it: {cause.failure.message}"
     message = f"rank {first.rank}{where} went silent at step {first.step}; {waited}"
@@ -76,14 +77,38 @@ def _behind_stall(cause: Cause, attempt: AttemptRecord, records: RunRecords) -> 
     return Cause(t=cause.t, source="records", failure=failure)
 
 
+def _silent(
+    cause: Cause, stalled: Sequence[RankRecord], attempt: AttemptRecord, records: RunRecords
+) -> RankRecord | None:
+    """The rank that could not even say that it stalled: frozen, or its host with it."""
+    # One that was frozen may have been woken by the SIGTERM that ended it.
+    others = [r for r in attempt.ranks if r.started and (not _explained(r) or _ended_by_signal(r))]
+    if stalled and all(r.failure is not None and r.failure.get("waiting") is True for r in stalled):
+        silent = others
+    else:
+        killed = {int_of(e, "rank") for e in attempt.exits if text_of(e, "signal") == "SIGKILL"}
+        killed |= {n for m in records.srun if m.kind == "killed" and m.signal == "SIGKILL" for n in m.tasks}
+        silent = [r for r in others if r.rank in killed or cause.t - (r.worked_s or cause.t) > SILENT_BEFORE_STALL_S]
+    return min(silent, key=lambda rank: rank.worked_s or 0.0, default=None)
+
+
+def _ended_by_signal(rank: RankRecord) -> bool:
+    return rank.failure is not None and rank.failure.get("class") == "cancelled"
+
+
+def first_terminated(attempt: AttemptRecord) -> RankRecord | None:
+    """The first rank that left because of SIGTERM."""
+    return min((r for r in attempt.ranks if _ended_by_signal(r)), key=_end_s, default=None)
+
+
 def sigterm_s(attempt: AttemptRecord) -> float | None:
-    """When the first rank left because of SIGTERM."""
-    times = [
-        seconds_of(rank.failure, "t") or 0.0
-        for rank in attempt.ranks
-        if rank.failure is not None and rank.failure.get("class") == "cancelled"
-    ]
-    return min(times, default=None)
+    """When that rank left."""
+    rank = first_terminated(attempt)
+    return None if rank is None else _end_s(rank)
+
+
+def _end_s(rank: RankRecord) -> float:
+    return seconds_of(rank.failure or {}, "t") or 0.0
 
 
 def job_word_in_log(records: RunRecords) -> str | None:

@@ -43,6 +43,8 @@ class RankRecord:
     steps: int | None = None
     last_seen_s: float | None = None
     """Time of the newest record, seconds since the epoch."""
+    worked_s: float | None = None
+    """Time of the newest record of its work: its end, and signals, do not count."""
     step_times_s: tuple[float, ...] = ()
     peak_memory_bytes: int | None = None
     bytes_sent: int | None = None
@@ -171,6 +173,10 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         step=max((int_of(e, "step") or 0 for e in events), default=0),
         steps=_last_int(events, "steps"),
         last_seen_s=max((t for e in events if (t := seconds_of(e, "t")) is not None), default=None),
+        worked_s=max(
+            (t for e in events if e["kind"] not in ("failure", "signal") and (t := seconds_of(e, "t")) is not None),
+            default=None,
+        ),
         step_times_s=tuple(s for e in steps if (s := seconds_of(e, "seconds")) is not None),
         peak_memory_bytes=max(
             (b for e in events if (b := int_of(e, "peak_memory_bytes", most=MOST_BYTES)) is not None), default=None

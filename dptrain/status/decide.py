@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dptrain.scheduler.query import JobInfo
-from dptrain.status.causes import Cause, first_cause, job_word_in_log, only_follower, sigterm_s
+from dptrain.status.causes import Cause, first_cause, first_terminated, job_word_in_log, only_follower, sigterm_s
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords
 from dptrain.status.ending import End, Job, Missing, job_of
 from dptrain.status.model import Failure
@@ -165,7 +165,8 @@ def _ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     if lost and (job.end == "node-failure" or cause is None or not cause.has_clock):
         return _node_failure(records, attempt, job)
     if _was_cancelled(records, attempt, job, cause):
-        return Decision(state="cancelled", source=job.source if job.end == "cancelled" else "records", over=True)
+        source = job.source if job.end == "cancelled" else "records"
+        return Decision(state="cancelled", source=source, reason=_who_was_ended(records, attempt, job), over=True)
     limit = _limit_state(records, job)
     if cause is not None and (limit is None or cause.has_clock):
         return _failed(_with_memory(cause, job), over=True)
@@ -185,6 +186,14 @@ def _was_cancelled(records: RunRecords, attempt: AttemptRecord, job: Job, cause:
         return True
     # SIGTERM also comes with the time limit, with a preemption, and to those who outlive a killed rank.
     return cause is None and _limit_state(records, job) is None and sigterm_s(attempt) is not None
+
+
+def _who_was_ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> str | None:
+    """The rank that SIGTERM met first, where nobody is known to have cancelled the run."""
+    rank = first_terminated(attempt)
+    if rank is None or attempt.cancelled_s is not None or _job_end(records, job) == "cancelled":
+        return None
+    return f"rank {rank.rank} on {rank.host} was the first to get SIGTERM; no cancellation is on record"
 
 
 def _job_end(records: RunRecords, job: Job) -> End | None:

@@ -111,6 +111,8 @@ class RunStatus:
     history: tuple[str, ...]
     """How each earlier attempt ended."""
     ranks: tuple[RankStatus, ...]
+    faults: str | None = None
+    """What the run was made to suffer on purpose."""
 
     @property
     def ended(self) -> bool:
@@ -153,6 +155,7 @@ class RunStatus:
             "launcher": self.launcher,
             "created_s": self.created_s,
             "history": list(self.history),
+            "faults": self.faults,
         }
         if ranks:
             value["ranks"] = [rank.to_json() for rank in self.ranks]

@@ -106,8 +106,11 @@ def row_style(status: RunStatus) -> str | None:
 
 def remark(status: RunStatus) -> str | None:
     """What the row has no room for: why it waits, or how it failed, in one line."""
+    injected = f" (injected: {status.faults})" if status.faults else ""
     if status.failure is not None:
-        return f"{status.run}: {failure_line(status)}"
+        return f"{status.run}: {failure_line(status)}{injected}"
+    if injected:
+        return f"{status.run}: {status.reason or status.state}{injected}"
     return f"{status.run}: {status.reason}" if status.reason else None
 
 
@@ -132,6 +135,7 @@ def failure_text(status: RunStatus, paths: RunPaths) -> str:
         if failure.traceback:
             lines += [f"  {line}" for line in failure.traceback.strip().splitlines()[-TRACEBACK_LINES:]]
     lines += [f"earlier: {text}" for text in status.history]
+    lines += [f"injected on purpose: {status.faults}"] if status.faults else []
     lines.append(f"log: {_log_of(status, paths)}")
     return "\n".join(lines)
 

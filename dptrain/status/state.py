@@ -119,6 +119,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         created_s=intent.created_s,
         history=tuple(_how_it_ended(a) for a in records.attempts if latest is not None and a.number < latest.number),
         ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, decision, now),
+        faults=intent.faults,
     )
 
 

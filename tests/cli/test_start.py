@@ -204,3 +204,10 @@ def test_a_closed_pipe_is_no_error(cli: Cli) -> None:
         process.stdout.readline()
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+
+
+def test_a_forgotten_fault_starts_no_run(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, DPTRAIN_FAULT="raise@rank=1")
+    done = cli("infer", cli.write("tiny.yaml", TINY))
+    assert done.code == 2 and "DPTRAIN_FAULT_ALLOW=1 does not say that this is meant" in done.err
+    assert "Traceback" not in done.err and not (tmp_path / "runs").exists()

@@ -10,6 +10,7 @@ import torch
 
 from dptrain.engine.saves import MANIFEST, MODEL, STATE, load_model, load_state, newest_save, save_steps, write_save
 from dptrain.records.paths import RunPaths
+from tests.disks import small_disk
 
 
 @pytest.fixture
@@ -84,18 +85,25 @@ def test_what_a_killed_save_left_beside_is_no_save(run: RunPaths) -> None:
     assert save_steps(run) == [1]
 
 
-def test_a_full_disk_keeps_the_old_save(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(run, 1)
+@pytest.mark.parametrize("large", ["model", "state", "shard"])
+def test_a_full_disk_is_called_so_and_keeps_the_old_save(run: RunPaths, large: str) -> None:
+    with small_disk(run.saves, 64):
+        save(run, 1)
+        tensors = {name: torch.zeros(1, 1, 30_000 if name == large else 1) for name in ("model", "state", "shard")}
+        shard = (((0, tensors["shard"].numel()),), {"x": tensors["shard"]})
+        with pytest.raises(OSError) as error:
+            write_save(run, 2, {"s": tensors["state"]}, 9, model={"m": tensors["model"]}, shard=shard)
+        assert error.value.errno == errno.ENOSPC
+        assert [p.name for p in run.saves.iterdir()] == ["step-1"] and newest_save(run) == (1, run.save(1))
+        # What the failed one took is free again.
+        save(run, 3)
 
-    def full(state: object, path: Path) -> None:
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    # The one thing a real disk cannot be made to do here without filling it for everyone.
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        save(run, 2)
-    assert [p.name for p in run.saves.iterdir()] == ["step-1"]
+def test_an_error_that_is_not_of_the_disk_keeps_its_name(run: RunPaths) -> None:
+    with pytest.raises(RuntimeError, match="share memory"):
+        w = torch.zeros(3)
+        write_save(run, 1, {}, 9, model={"a": w, "b": w})
+    assert list(run.saves.iterdir()) == []
 
 
 def test_code_in_a_save_is_not_run(run: RunPaths, tmp_path: Path) -> None:

@@ -96,3 +96,17 @@ def test_progress_in_time_is_no_stall(tmp_path: Path, monkeypatch: pytest.Monkey
     time.sleep(0.8)  # longer than the limit of the set-up, which no longer holds
     watch.close()
     assert ended == [] and not [e for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
+
+
+def test_a_job_that_was_suspended_has_not_stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    real, stopped_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + stopped_s[0])
+    watch = Watch(EventLog(tmp_path / "e"), setup_timeout_s=60, stall_timeout_s=60)
+    watch.start()
+    time.sleep(1.2)
+    stopped_s[0] = 1000.0
+    time.sleep(1.2)
+    watch.close()
+    assert ended == [] and not [e for e in read_events(tmp_path / "e") if e["kind"] == "failure"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from dptrain.records.events import EventLog, append_event, read_events
 from dptrain.records.intent import Intent, read_intent, update_intent, write_intent
 from dptrain.records.paths import RunPaths
+from tests.disks import small_disk
 
 
 def test_lines_come_back_in_order(tmp_path: Path) -> None:
@@ -71,3 +74,36 @@ def test_a_run_directory_is_made_once(tmp_path: Path) -> None:
     assert (paths.attempts(), paths.attempt(1).ranks()) == ([1], [])
     with pytest.raises(FileExistsError):
         paths.create()
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from dptrain.records.events import EventLog
+log = EventLog(Path(sys.argv[1]))
+log.write("step", step=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (80, resource.RLIM_INFINITY))
+log.try_write("heartbeat", said="x" * 100)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.write("failure", message="last words")
+"""
+
+
+def test_a_line_that_the_disk_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "e.jsonl"
+    done = subprocess.run([sys.executable, "-c", FULL, str(file)], capture_output=True, text=True, check=True)
+    assert [e["kind"] for e in read_events(file)] == ["step", "failure"]
+    assert "event heartbeat is not written" in done.stderr
+    assert b"heartbeat" in file.read_bytes().splitlines()[1]  # it was begun
+
+
+def test_last_words_have_room_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        log = EventLog(disk / "e.jsonl", room=disk / ".room")
+        with pytest.raises(OSError):
+            (disk / "others").write_bytes(bytes(2**20))
+        log.try_write("heartbeat", said="x" * 5000)
+        log.last_words("failure", message="x" * 5000)
+        assert [e["kind"] for e in read_events(disk / "e.jsonl")] == ["failure"]
+        log.close()
+        assert not (disk / ".room").exists()

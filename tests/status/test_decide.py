@@ -450,3 +450,38 @@ def test_local_rank_that_dies_before_it_reports(tmp_path: Path) -> None:
     run.launcher("ended", exitcode=1)
     failure = state_of(run, "unanswered").failure
     assert failure is not None and failure.kind == "never-started" and "No module named 'torch'" in failure.message
+
+
+def test_of_two_stalled_ranks_the_one_that_does_not_wait_is_named(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    run.fail(0, "stalled", waiting=True)
+    run.fail(1, "stalled", waiting=False)
+    failure = state_of(run, job("FAILED")).failure
+    assert failure is not None and (failure.kind, failure.rank, failure.host) == ("stalled", 1, "n2")
+
+
+def test_a_frozen_rank_is_named_also_when_the_end_has_woken_it(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, world_size=3)
+    for rank in range(3):
+        run.start(rank)
+    run.fail(0, "stalled", waiting=True)
+    run.fail(1, "stalled", waiting=True)
+    run.fail(2, "cancelled", signal="SIGTERM")
+    decision = state_of(run, job("FAILED"))
+    assert decision.state == "failed: stalled"
+    assert decision.failure is not None and (decision.failure.rank, decision.failure.host) == (2, "n3")
+    assert "rank 0 waited for it" in decision.failure.message
+
+
+def test_a_rank_that_somebody_terminated_is_named(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    run.fail(1, "cancelled", signal="SIGTERM")
+    time.sleep(0.002)  # the clock of the records counts milliseconds
+    run.fail(0, "cancelled", signal="SIGTERM")
+    decision = state_of(run, job("FAILED"))
+    assert decision.state == "cancelled" and "rank 1 on n2 was the first to get SIGTERM" in (decision.reason or "")
+    assert state_of(run, job("CANCELLED")).reason is None
+    run.launcher("cancel", by="dptrain cancel")
+    assert state_of(run, job("FAILED")).reason is None

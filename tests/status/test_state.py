@@ -11,7 +11,7 @@ from dptrain.errors import RunFailed, WaitTimeout
 from dptrain.launch.slurm import submit_slurm
 from dptrain.records.intent import write_json
 from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
-from dptrain.status.show import result_lines
+from dptrain.status.show import failure_text, remark, result_lines
 from dptrain.status.state import Scheduler, run_status
 from dptrain.status.wait import wait_for
 from tests.launch.runs import tiny_run
@@ -185,3 +185,15 @@ def test_ranks_of_an_ended_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "failed: killed",
         "gone",
     ]
+
+
+def test_an_injected_fault_is_told(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, launcher="local", faults="kill@rank=1,step=1,attempt=1")
+    run.start(0)
+    run.start(1)
+    run.fail(1)
+    run.launcher("ended", exitcode=1)
+    (status,) = run_status([run.paths])
+    assert status.to_json()["faults"] == "kill@rank=1,step=1,attempt=1"
+    assert "injected: kill@rank=1" in (remark(status) or "")
+    assert "injected on purpose: kill@rank=1" in failure_text(status, run.paths)
