@@ -110,6 +110,8 @@ class RunStatus:
     created_s: float
     history: tuple[str, ...]
     """How each earlier attempt ended."""
+    warnings: tuple[str, ...]
+    """What will become a problem if nothing is changed."""
     ranks: tuple[RankStatus, ...]
 
     @property
@@ -153,6 +155,7 @@ class RunStatus:
             "launcher": self.launcher,
             "created_s": self.created_s,
             "history": list(self.history),
+            "warnings": list(self.warnings),
         }
         if ranks:
             value["ranks"] = [rank.to_json() for rank in self.ranks]

@@ -105,10 +105,10 @@ def row_style(status: RunStatus) -> str | None:
 
 
 def remark(status: RunStatus) -> str | None:
-    """What the row has no room for: why it waits, or how it failed, in one line."""
-    if status.failure is not None:
-        return f"{status.run}: {failure_line(status)}"
-    return f"{status.run}: {status.reason}" if status.reason else None
+    """What the row has no room for: why it waits, or how it failed, in one line; then what it warns of."""
+    said = failure_line(status) if status.failure is not None else status.reason
+    lines = [f"{status.run}: {text}" for text in (said, *(f"warning: {w}" for w in status.warnings)) if text]
+    return "\n".join(lines) or None
 
 
 def failure_line(status: RunStatus) -> str:
