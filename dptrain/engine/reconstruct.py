@@ -131,6 +131,7 @@ def _interrupt(
     session: Session, built: Built, records: list[ImageRecord], state: dict[str, Any], index: int, done: int
 ) -> None:
     """Save every rank's part of the iterate, so that any number of ranks can go on, and ask to be started again."""
+    begin = time.perf_counter()
     step = index * session.spec.algorithm.iterations + done
     kept = {
         "image": index,
@@ -143,6 +144,8 @@ def _interrupt(
     mine = not built.algorithm.holds_whole or session.first
     box = built.physics.box if mine else empty_box(len(built.physics.box))
     write_save(session.paths, step, kept, session.spec.run.keep_saves, shard=(box, estimates), rank=session.env.rank)
+    if session.first:
+        session.events.write("save", step=step, seconds=round(time.perf_counter() - begin, 3))
     leave_for_requeue(session, step)
 
 

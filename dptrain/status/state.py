@@ -179,7 +179,9 @@ def _how_it_ended(attempt: AttemptRecord) -> str:
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
     failed = next((rank for rank in attempt.ranks if rank.failure is not None), None)
     done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
-    how = requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or done or "no last record"
+    how = (
+        requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or done or "no last record"
+    )
     return f"attempt {attempt.number}: {how} at step {step}"
 
 
