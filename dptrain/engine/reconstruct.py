@@ -136,10 +136,9 @@ def _interrupt(
     kept = {
         "image": index,
         "iteration": done,
-        "it": int(state.get("it", 0)),
         "records": [asdict(r) for r in records],
     }
-    estimates = {f"est{i}": tensor.clone() for i, tensor in enumerate(state["est"])}
+    estimates = {name: tensor.clone() for name, tensor in built.algorithm.carried(state).items()}
     # Of the layout replicated one rank has all that there is.
     mine = not built.algorithm.holds_whole or session.first
     box = built.physics.box if mine else empty_box(len(built.physics.box))
@@ -156,7 +155,7 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
         return [], (0, 0), None
     kept, tensors = load_state(found[1]), load_shards(found[1], built.physics.box)
     where = {"device": session.ctx.device, "dtype": built.dtype}
-    estimates = tuple(tensors[f"est{i}"].to(**where) for i in range(len(tensors)))
+    carried = {name: tensor.to(**where) for name, tensor in tensors.items()}
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
-    return records, (kept["image"], kept["iteration"]), {"est": estimates, "cost": None, "it": kept["it"]}
+    return records, (kept["image"], kept["iteration"]), built.algorithm.state_of(carried, kept["iteration"])

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from dptrain.engine.problems.random_fields import seed_of
 from dptrain.geometry.boxes import Box, cells, intersect, shape_of, slices
 from dptrain.records.intent import write_json
 from dptrain.records.paths import RunPaths
@@ -37,8 +38,13 @@ def rng_states() -> list[dict[str, torch.Tensor]]:
     return _gathered(mine)
 
 
-def restore_rng(states: list[dict[str, torch.Tensor]], rank: int) -> None:
-    """Set this rank's RNG from a save; a save of another number of ranks leaves ranks beyond it as they are."""
+def restore_rng(states: list[dict[str, torch.Tensor]], rank: int, *key: int | str) -> None:
+    """Set this rank's RNG from a save.
+
+    A stream that the save does not have (a rank beyond its ranks, a GPU where it was made without one) begins anew, at a place
+    that `key` and rank determine.
+    """
+    torch.manual_seed(seed_of(*key, "resumed", rank))
     if rank < len(states):
         torch.set_rng_state(states[rank]["cpu"])
         if "cuda" in states[rank] and torch.cuda.is_available():
