@@ -15,6 +15,7 @@ from tests.status.helpers import WrittenRun
 from tests.status.test_state import fake_squeue
 
 COMMANDS = ["init", "plan", "prepare", "train", "infer", "sweep", "status", "logs", "report", "cancel", "doctor"]
+COMMANDS += ["resume", "clean"]
 HEAVY = ["torch", "deepinv", "submitit", "numpy", "matplotlib", "PIL"]
 PROBE = """
 import sys
