@@ -33,13 +33,13 @@ def resume(paths: RunPaths, options: Options, gpus: int | None) -> None:
         held.enter_context(run_lock(paths))
         (status,) = run_status([paths])
         if status.state != "completed":
-            _check_over(status)
+            _check_over(status, options.force)
         intent = read_intent(paths)
         old, loaded = _read(paths, options, gpus)
         if status.state == "completed" and not longer(old, loaded.spec, intent.task):
             _say_completed(status, options.as_json)
             return
-        _check_over(status)
+        _check_over(status, options.force)
         planned = _plan(loaded, intent, options)
         slurm = planned.profile.launcher == "slurm"
         options.check_waiting(slurm)
@@ -57,21 +57,31 @@ def resume(paths: RunPaths, options: Options, gpus: int | None) -> None:
     conclude(paths, as_json=options.as_json, waited=waits)
 
 
-def _check_over(status: RunStatus) -> None:
+def _check_over(status: RunStatus, force: bool) -> None:
     """
+    :param force: the user says that nothing of a run runs about which nobody here knows.
     :raises UsageError: where something of the run may still be going on.
     :raises StateUnknown: where nobody knows.
     """
     if status.ended:
         return
     job = f" (job {status.job_id})" if status.job_id is not None else ""
-    if first_word(status.state) == "unknown":
-        raise StateUnknown(
-            f"{status.run}{job}: {status.reason or status.state}; it may still run, and is not started again"
+    nobody_knows = {
+        "unknown": status.reason or status.state,
+        "submitting": "its submission was not confirmed: squeue --me shows whether there is a job",
+    }
+    why = nobody_knows.get(first_word(status.state))
+    if why is None:
+        raise UsageError(
+            f"{status.run} is {status.state}{job}: a run is resumed when it has ended\n"
+            f"    write: dptrain cancel {status.run}"
         )
-    raise UsageError(
-        f"{status.run} is {status.state}{job}: a run is resumed when it has ended\n    write: dptrain cancel {status.run}"
-    )
+    if not force:
+        raise StateUnknown(
+            f"{status.run}{job}: {why}; it may still run\n"
+            f"    if you know that it does not, write: dptrain resume {status.run} --force"
+        )
+    note(f"forced although {why}")
 
 
 def _read(paths: RunPaths, options: Options, gpus: int | None) -> tuple[Spec, LoadedSpec]:

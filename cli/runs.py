@@ -86,7 +86,13 @@ def resume(
     detach: Detach = False,
     wait: Wait = False,
     timeout: Timeout = None,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Start although the plan says that it does not fit, or although nobody knows how the run stands.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that has ended before it was done, or start one that was never started."""

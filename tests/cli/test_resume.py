@@ -13,7 +13,7 @@ from typing import Any
 from dptrain.launch.locks import run_lock
 from dptrain.records.events import read_events
 from dptrain.records.index import find_runs
-from dptrain.records.intent import read_intent
+from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.saves import save_steps
 from tests.cli.cli import TINY, Cli
@@ -104,6 +104,16 @@ def test_resume_says_where_a_change_belongs(cli: Cli) -> None:
             assert busy.code == 2 and "another command is resuming or cleaning it" in busy.err
     assert cli("resume", "no-such-run").code == 5
     assert read_intent(only(cli)).submission == "dry-run" and only(cli).attempts() == [1]
+
+
+def test_a_run_of_which_nobody_knows_is_resumed_by_force_alone(cli: Cli) -> None:
+    assert cli("infer", cli.write("tiny.yaml", TINY), "--dry-run").code == 0
+    paths = only(cli)
+    update_intent(paths, submission="submitted", job_id="5", host="elsewhere")
+    unknown = cli("resume", "last")
+    assert unknown.code == 6 and "its host cannot be asked from here" in unknown.err and "--force" in unknown.err
+    forced = cli("resume", "last", "--force", "--cluster", "nowhere")
+    assert forced.code == 2 and "there is none called 'nowhere'" in forced.err
 
 
 def test_clean_keeps_the_newest_save_that_is_whole_and_what_is_no_leftover(cli: Cli) -> None:
