@@ -1,12 +1,12 @@
-"""Commands that act on runs and on this machine: cancel, doctor."""
+"""Commands that act on runs and on this machine: cancel, clean, doctor."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dptrain.cli.options import AsJson, Cluster, Runs
+from dptrain.cli.options import AsJson, Cluster, Runs, RunsOrFlag
 from dptrain.cli.output import console, print_error, print_json, say
 from dptrain.errors import DptrainError
 
@@ -28,6 +28,18 @@ def cancel(runs: Runs) -> None:
             print_error(error)
     if refused:
         raise typer.Exit(refused[0].exit_code)
+
+
+def clean(
+    runs: RunsOrFlag = None,
+    all_completed: Annotated[bool, typer.Option("--all-completed", help="Every completed run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, remove nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what runs that have ended no longer need; results, logs, output and the newest save stay."""
+    from dptrain.cli.cleaning import clean as tidy
+
+    tidy(runs or [], all_completed=all_completed, dry_run=dry_run, as_json=as_json)
 
 
 def doctor(cluster: Cluster = None, as_json: AsJson = False) -> None:

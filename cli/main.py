@@ -74,10 +74,12 @@ for command in (
     runs.train,
     runs.infer,
     runs.sweep,
+    runs.resume,
     watch.status,
     watch.logs,
     watch.report,
     control.cancel,
+    control.clean,
     control.doctor,
 ):
     app.command()(command)

@@ -61,3 +61,9 @@ MaybeRuns = Annotated[
         autocompletion=complete_runs,
     ),
 ]
+RunsOrFlag = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs
+    ),
+]

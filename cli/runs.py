@@ -1,4 +1,4 @@
-"""Commands that start runs: train, infer, sweep."""
+"""Commands that start runs: train, infer, sweep, resume."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dptrain.cli.options import AsJson, Cluster, Detach, DryRun, Force, Overrides, RunName, SpecFile, Timeout, Wait
+from dptrain.cli.options import AsJson, Cluster, Detach, DryRun, Force, Overrides, Run, RunName, SpecFile, Timeout, Wait
 
 if TYPE_CHECKING:
     from dptrain.cli.start import Options
@@ -72,6 +72,35 @@ def sweep(
 
     options = _options(overrides, cluster, None, dry_run, False, wait, timeout, force, as_json)
     sweeping.sweep(spec, options, max_parallel=max_parallel, retry=retry)
+
+
+def resume(
+    run: Run,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", min=1, help="On another number of ranks than before.")
+    ] = None,
+    overrides: Overrides = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile. Default: the run's.")
+    ] = None,
+    detach: Detach = False,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Start although the plan says that it does not fit, or although nobody knows how the run stands.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that has ended before it was done, or start one that was never started."""
+    from dptrain.cli import resuming
+    from dptrain.records.index import resolve_run
+
+    options = _options(overrides, cluster, None, False, detach, wait, timeout, force, as_json)
+    resuming.resume(resolve_run(run), options, gpus)
 
 
 def _options(

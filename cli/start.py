@@ -111,7 +111,7 @@ def start(path: Path, task: Task, options: Options) -> None:
         _dry_run(planned, paths, options)
         return
     waits = options.wait if slurm else not options.detach
-    follow(paths, lambda: _launch(planned, paths), waits=waits, timeout_s=options.timeout_s)
+    follow(paths, lambda: launch(planned, paths), waits=waits, timeout_s=options.timeout_s)
     conclude(paths, as_json=options.as_json, waited=waits)
 
 
@@ -140,7 +140,7 @@ def make_run(planned: Planned) -> RunPaths:
     return create_run(planned.plan, planned.loaded, planned.profile, fingerprint=planned.plan.fingerprint)
 
 
-def _launch(planned: Planned, paths: RunPaths) -> None:
+def launch(planned: Planned, paths: RunPaths) -> None:
     if planned.profile.launcher == "slurm":
         from dptrain.launch.slurm import submit_slurm
 

@@ -45,7 +45,7 @@ class Grid:
 
 def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool) -> None:
     """Run what is missing of the sweep."""
-    from dptrain.launch.sweep_lock import sweep_lock
+    from dptrain.launch.locks import sweep_lock
     from dptrain.launch.sweeps import sweep_root
 
     grid = _read_grid(path, options)

@@ -132,13 +132,10 @@ class PlugAndPlay(Unrolled):
         return self.strategy.executed
 
     @property
-    def parameters_k(self) -> dict[str, list[torch.Tensor]]:
-        """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
+    def values_k(self) -> dict[str, list[Any]]:
+        """gamma_k and sigma_k: `step_size` and `sigma`, one value for all steps or K; parameters where they are trained."""
         named = {"step_size": "stepsize", "sigma": "g_param"}
-        return {
-            name: [torch.as_tensor(v, dtype=self.dtype).detach() for v in self.optim.params_algo[key]]
-            for name, key in named.items()
-        }
+        return {name: list(self.optim.params_algo[key]) for name, key in named.items()}
 
     def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
         """Set gamma_k and sigma_k from tensors of shape (1,) or (K,).

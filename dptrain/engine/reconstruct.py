@@ -133,20 +133,22 @@ def _interrupt(
     session: Session, built: Built, records: list[ImageRecord], state: dict[str, Any], index: int, done: int
 ) -> None:
     """Save every rank's part of the iterate, so that any number of ranks can go on, and ask to be started again."""
+    begin = time.perf_counter()
     step = index * session.spec.algorithm.iterations + done
     kept = {
         "image": index,
         "iteration": done,
-        "it": int(state.get("it", 0)),
         "records": [asdict(r) for r in records],
     }
-    estimates = {f"est{i}": tensor.clone() for i, tensor in enumerate(state["est"])}
+    estimates = {name: tensor.clone() for name, tensor in built.algorithm.carried(state).items()}
     # Of the layout replicated one rank has all that there is.
     mine = not built.algorithm.holds_whole or session.first
     box = built.physics.box if mine else empty_box(len(built.physics.box))
     with session.faults.saving(step, session.paths.saves):
         keep, rank = session.spec.run.keep_saves, session.env.rank
         write_save(session.paths, step, kept, keep, shard=(box, estimates), rank=rank)
+    if session.first:
+        session.events.write("save", step=step, seconds=round(time.perf_counter() - begin, 3))
     leave_for_requeue(session, step)
 
 
@@ -157,7 +159,7 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
         return [], (0, 0), None
     kept, tensors = load_state(found[1]), load_shards(found[1], built.physics.box)
     where = {"device": session.ctx.device, "dtype": built.dtype}
-    estimates = tuple(tensors[f"est{i}"].to(**where) for i in range(len(tensors)))
+    carried = {name: tensor.to(**where) for name, tensor in tensors.items()}
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
-    return records, (kept["image"], kept["iteration"]), {"est": estimates, "cost": None, "it": kept["it"]}
+    return records, (kept["image"], kept["iteration"]), built.algorithm.state_of(carried, kept["iteration"])

@@ -9,7 +9,6 @@ ranks can read the shards of any other.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -23,11 +22,13 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from dptrain.engine.problems.random_fields import seed_of
 from dptrain.geometry.boxes import Box, cells, intersect, shape_of, slices
 from dptrain.records.intent import write_json
 from dptrain.records.paths import RunPaths
+from dptrain.records.saves import MANIFEST, entry_of, newest_save, save_steps
 
-MODEL, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+MODEL, STATE = "model.safetensors", "state.pt"
 SHARD = "shard-"
 PROBE_BYTES = 2**16
 Tensors = dict[str, torch.Tensor]
@@ -41,8 +42,13 @@ def rng_states() -> list[dict[str, torch.Tensor]]:
     return _gathered(mine)
 
 
-def restore_rng(states: list[dict[str, torch.Tensor]], rank: int) -> None:
-    """Set this rank's RNG from a save; a save of another number of ranks leaves ranks beyond it as they are."""
+def restore_rng(states: list[dict[str, torch.Tensor]], rank: int, *key: int | str) -> None:
+    """Set this rank's RNG from a save.
+
+    A stream that the save does not have (a rank beyond its ranks, a GPU where it was made without one) begins anew, at a place
+    that `key` and rank determine.
+    """
+    torch.manual_seed(seed_of(*key, "resumed", rank))
     if rank < len(states):
         torch.set_rng_state(states[rank]["cpu"])
         if "cuda" in states[rank] and torch.cuda.is_available():
@@ -67,7 +73,7 @@ def write_save(
     :raises OSError: a full disk; earlier saves stay.
     """
     target = paths.save(step)
-    beside = target.with_name(f".{target.name}.partial")
+    beside = paths.partial_save(step)
     if rank == 0:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
@@ -93,7 +99,7 @@ def _write_shards(beside: Path, rank: int, box: Box, tensors: Tensors) -> dict[s
     if cells(box):
         path = beside / f"{SHARD}{rank}.safetensors"
         save_file(_plain(tensors), path, metadata={"box": json.dumps(box)})
-        mine[path.name] = _entry(path)
+        mine[path.name] = entry_of(path)
         _sync(path)
     return {name: entry for files in _gathered(mine) for name, entry in files.items()}
 
@@ -108,7 +114,7 @@ def _complete(
     with (beside / STATE).open("wb") as file:
         torch.save(state, file)
     own = [STATE] if model is None else [MODEL, STATE]
-    files = {name: _entry(beside / name) for name in own} | files
+    files = {name: entry_of(beside / name) for name in own} | files
     write_json(beside / MANIFEST, {"step": step, "files": files})
     for name in (*own, MANIFEST):
         _sync(beside / name)
@@ -135,10 +141,6 @@ def load_shards(save: Path, box: Box) -> Tensors:
                 if common is not None:
                     made[name][slices(common, box, lead=2)] = part[slices(common, held, lead=2)]
     return made
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": _digest(path)}
 
 
 @contextmanager
@@ -176,11 +178,6 @@ def _meet() -> None:
         dist.barrier()
 
 
-def save_steps(paths: RunPaths) -> list[int]:
-    """Steps that have a save, ascending; not yet verified."""
-    return sorted(int(p.name[5:]) for p in paths.saves.glob("step-*") if p.name[5:].isdigit())
-
-
 def agreed_save(paths: RunPaths) -> tuple[int, Path] | None:
     """The newest save as rank 0 finds it, for every rank; a collective."""
     found: list[Any] = [None]
@@ -189,16 +186,6 @@ def agreed_save(paths: RunPaths) -> tuple[int, Path] | None:
     if dist.is_initialized():
         dist.broadcast_object_list(found)
     return cast(tuple[int, Path] | None, found[0])
-
-
-def newest_save(paths: RunPaths) -> tuple[int, Path] | None:
-    """The newest save whose files have the sizes and checksums of its manifest; a broken newer one is named and skipped."""
-    for step in reversed(save_steps(paths)):
-        problem = _problem(paths.save(step))
-        if problem is None:
-            return step, paths.save(step)
-        print(f"save of step {step} is skipped: {problem}", flush=True)
-    return None
 
 
 def load_model(save: Path) -> Tensors:
@@ -211,24 +198,6 @@ def load_state(save: Path) -> dict[str, Any]:
     """Everything else, on CPU, in torch's restricted mode: no code in the file is run."""
     state: dict[str, Any] = torch.load(save / STATE, map_location="cpu", weights_only=True)
     return state
-
-
-def _problem(save: Path) -> str | None:
-    try:
-        files = json.loads((save / MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name, entry in files.items():
-            if (save / name).stat().st_size != entry["bytes"]:
-                return f"{name} has {(save / name).stat().st_size} bytes, the manifest says {entry['bytes']}"
-            if _digest(save / name) != entry["sha256"]:
-                return f"{name} does not have the manifest's checksum"
-    except (OSError, ValueError, KeyError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -43,8 +43,8 @@ LOST_CONNECTION = (
 """Words of gloo, NCCL and the store when another rank is gone: the consequence of a failure, not the failure."""
 
 
-class BudgetSpent(RuntimeError):
-    """The last allowed restart was used; `reason` is timed-out or preempted."""
+class NotRestarted(RuntimeError):
+    """The run is saved and nobody will start it again; `reason` is timed-out or preempted."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -231,7 +231,7 @@ def failure_class(error: BaseException, phase: str) -> str:
         return "out-of-memory (device)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "out-of-memory (host)"
-    if isinstance(error, BudgetSpent):
+    if isinstance(error, NotRestarted):
         return error.reason
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk-full"

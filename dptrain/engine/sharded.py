@@ -100,10 +100,9 @@ class ShardedPlugAndPlay(Unrolled):
         return self._executed
 
     @property
-    def parameters_k(self) -> dict[str, list[torch.Tensor]]:
-        """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
-        named = {"step_size": self.gamma_k, "sigma": self.sigma_k}
-        return {name: [value.detach() for value in values] for name, values in named.items()}
+    def values_k(self) -> dict[str, list[Any]]:
+        """gamma_k and sigma_k: `step_size` and `sigma`, one value for all steps or K; parameters where they are trained."""
+        return {"step_size": list(self.gamma_k), "sigma": list(self.sigma_k)}
 
     def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
         """Set gamma_k and sigma_k from tensors of shape (1,) or (K,).
@@ -176,7 +175,7 @@ class ShardedPlugAndPlay(Unrolled):
 
     def sync_gradients(self) -> None:
         """Sum the gradients of all trainable parameters over boxes and average them over replicas, in one message."""
-        parameters = [p for p in self.parameters() if p.requires_grad]
+        parameters = list(self.trained.values())
         if self.ctx.world_size == 1 or not parameters:
             return
         flat = torch.cat([_gradient(p).reshape(-1) for p in parameters])

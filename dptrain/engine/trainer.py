@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ from dptrain.engine.outputs import write_curve, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.problems.random_fields import seed_of
 from dptrain.engine.requeue import leave_for_requeue
-from dptrain.engine.saves import agreed_save, load_model, load_state, restore_rng, rng_states, write_save
+from dptrain.engine.saves import agreed_save
 from dptrain.engine.session import Diverged, Session
+from dptrain.engine.training_saves import Progress, load_training, save_training
 from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
 
@@ -50,16 +51,6 @@ class Batch:
     measured: Any
     """What the algorithm needs of the measurements."""
     sigma: torch.Tensor | None
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """What was seen so far; part of every save."""
-
-    step: int = 0
-    loss: list[float] = field(default_factory=list)
-    psnr_db: list[float] = field(default_factory=list)
-    psnr_steps: list[int] = field(default_factory=list)
 
 
 def run(session: Session) -> set[int]:
@@ -150,7 +141,7 @@ def training_loss(built: Built, batch: Batch, loss: str) -> torch.Tensor:
 
 def make_optimizer(algorithm: Unrolled, rate: float) -> torch.optim.Optimizer:
     """Adam on all that is trained."""
-    return torch.optim.Adam([p for p in algorithm.parameters() if p.requires_grad], lr=rate)
+    return torch.optim.Adam(algorithm.trained.values(), lr=rate)
 
 
 def optimizer_step(
@@ -260,18 +251,10 @@ def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress)
 
 
 def _save(session: Session, built: Built, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Save weights, gamma_k, sigma_k, optimiser, progress and the RNG of every rank; a collective."""
+    """Save, and record how long it took; a collective."""
     begin = time.perf_counter()
-    states = rng_states()
+    save_training(session.paths, built.algorithm, optimizer, progress, keep=session.spec.run.keep_saves)
     if session.first:
-        values = {
-            name: torch.stack([v.detach() for v in values])
-            for name, values in built.algorithm.parameters_k.items()
-            if not (name == "sigma" and session.spec.algorithm.sigma == "noise")
-        }
-        weights = {f"denoiser.{name}": tensor for name, tensor in built.algorithm.network.state_dict().items()}
-        state = {"optimizer": optimizer.state_dict(), "progress": vars(progress), "rng": states}
-        write_save(session.paths, progress.step, state, session.spec.run.keep_saves, model={**weights, **values})
         session.events.write("save", step=progress.step, seconds=round(time.perf_counter() - begin, 3))
 
 
@@ -280,11 +263,6 @@ def _resume(session: Session, built: Built, optimizer: torch.optim.Optimizer) ->
     found = agreed_save(session.paths)
     if found is None:
         return Progress()
-    tensors, state = load_model(found[1]), load_state(found[1])
-    weights = {name[len("denoiser.") :]: t for name, t in tensors.items() if name.startswith("denoiser.")}
-    built.algorithm.network.load_state_dict(weights)
-    built.algorithm.load_parameters_k({name: t for name, t in tensors.items() if name in ("step_size", "sigma")})
-    optimizer.load_state_dict(state["optimizer"])
-    restore_rng(state["rng"], session.env.rank)
+    progress = load_training(found[1], built.algorithm, optimizer, session.spec.run.seed)
     print(f"resumed from the save of step {found[0]}", flush=True)
-    return Progress(**state["progress"])
+    return progress

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dptrain.engine.algorithms import RULES
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
 from dptrain.spec.schema import Algorithm
@@ -49,8 +50,23 @@ class Unrolled(torch.nn.Module, ABC):
 
     @property
     @abstractmethod
+    def values_k(self) -> dict[str, list[Any]]:
+        """gamma_k and sigma_k: `step_size` and `sigma`, one value for all steps or K; parameters where they are trained."""
+
+    @property
     def parameters_k(self) -> dict[str, list[torch.Tensor]]:
         """gamma_k and sigma_k as tensors: `step_size` and `sigma`, one value for all steps or K values."""
+        return {
+            name: [torch.as_tensor(v, dtype=self.dtype).detach() for v in values]
+            for name, values in self.values_k.items()
+        }
+
+    @property
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """What an optimiser changes: `denoiser.<name>`, `step_size.<k>`, `sigma.<k>`, the same and in this order in every layout."""
+        named: dict[str, Any] = {f"denoiser.{name}": value for name, value in self.network.named_parameters()}
+        named |= {f"{name}.{k}": value for name, values in self.values_k.items() for k, value in enumerate(values)}
+        return {name: p for name, p in named.items() if isinstance(p, torch.nn.Parameter) and p.requires_grad}
 
     @abstractmethod
     def load_parameters_k(self, values: dict[str, torch.Tensor]) -> None:
@@ -70,6 +86,15 @@ class Unrolled(torch.nn.Module, ABC):
     @abstractmethod
     def iterate(self, state: Iterate, k: int, measured: Any, sigma: torch.Tensor | None = None) -> Iterate:
         """Step k (from 0) of the algorithm; `sigma` of shape (B,) replaces sigma_k. A collective."""
+
+    def carried(self, state: Iterate) -> dict[str, torch.Tensor]:
+        """What the next step reads of a state, by name, the same in every layout; deepinv keeps more."""
+        return {f"est{i}": x for i, x in enumerate(state["est"][: RULES[self.algorithm.name].carries])}
+
+    def state_of(self, carried: dict[str, torch.Tensor], k: int) -> Iterate:
+        """The state after k steps of what `carried` gave."""
+        est = tuple(carried[f"est{i}"] for i in range(RULES[self.algorithm.name].carries))
+        return {"est": est, "cost": None, "it": k}
 
     @abstractmethod
     def elements(self, x: torch.Tensor) -> int:

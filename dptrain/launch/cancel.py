@@ -41,8 +41,9 @@ def _cancel(paths: RunPaths) -> str:
     return _cancel_slurm(paths, intent) if intent.launcher == "slurm" else _cancel_local(paths, intent)
 
 
-def _note(paths: RunPaths) -> None:
-    attempt = paths.attempt(max(paths.attempts(), default=1))
+def _note(paths: RunPaths, intent: Intent) -> None:
+    # Not before the job's own: what lies there is about an earlier job of the run.
+    attempt = paths.attempt(max([intent.first_attempt, *paths.attempts()]))
     attempt.dir.mkdir(parents=True, exist_ok=True)
     append_event(attempt.launcher_events, "cancel", by="dptrain cancel")
 
@@ -53,7 +54,7 @@ def _cancel_slurm(paths: RunPaths, intent: Intent) -> str:
     jobs = query_jobs([job_id])
     if jobs.answered and (job_id not in jobs or jobs[job_id].finished):
         return f"{intent.run}: job {job_id} had already ended"
-    _note(paths)
+    _note(paths, intent)
     try:
         answer = run_command(["scancel", job_id])
     except NoAnswer as error:
@@ -70,7 +71,7 @@ def _cancel_local(paths: RunPaths, intent: Intent) -> str:
     if state == "gone":
         left = rank_pids(paths)
         return f"{intent.run} had already ended" + (f"; still there: {_processes(left)}" if left else "")
-    _note(paths)
+    _note(paths, intent)
     os.kill(int(str(intent.job_id)), signal.SIGTERM)
     deadline = time.monotonic() + LOCAL_WAIT_S
     while time.monotonic() < deadline and (supervisor_alive(paths) == "alive" or rank_pids(paths)):

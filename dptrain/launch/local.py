@@ -36,7 +36,15 @@ def start_local(paths: RunPaths, profile: ClusterProfile | None = None) -> int:
     words = [python, "-P", "-u", "-m", SUPERVISOR, str(paths.dir.absolute()), str(attempt)]
     env = {**without_rank(os.environ), **(profile.env if profile else {})}
     pid = _spawn_detached(words, env, files.launcher_log)
-    update_intent(paths, submission="submitted", job_id=str(pid), host=socket.gethostname(), refusal=None)
+    update_intent(
+        paths,
+        submission="submitted",
+        job_id=str(pid),
+        host=socket.gethostname(),
+        refusal=None,
+        first_attempt=attempt,
+        asked_attempt=attempt,
+    )
     return pid
 
 

@@ -1,16 +1,20 @@
-"""What submitit's pickle holds: this function, a run directory and a number. Imported on every rank of a SLURM job."""
+"""What submitit's pickle holds: this function and a run directory. Imported on every rank of a SLURM job."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from pathlib import Path
+
+from dptrain.records.intent import read_intent
+from dptrain.records.paths import RunPaths
 
 
-def run(run_dir: str, first_attempt: int) -> None:
+def run(run_dir: str) -> None:
     """Be one rank of the run.
 
-    :param first_attempt: the attempt this job begins with; above 1 where an earlier job of the run has ended.
+    The attempt this job begins with is in the intent: it was written there before the job could start.
 
     Leaves at once afterwards: returning would make submitit write a result pickle per rank, which would outlive a requeue
     and speak for the next attempt.
@@ -19,7 +23,7 @@ def run(run_dir: str, first_attempt: int) -> None:
     # Blocked, it waits for the worker's own handler, which unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ["DPTRAIN_FIRST_ATTEMPT"] = str(first_attempt)
+    os.environ["DPTRAIN_FIRST_ATTEMPT"] = str(read_intent(RunPaths(Path(run_dir))).first_attempt)
     # Here and not at the top, so that submitting a run loads no torch.
     from dptrain.engine import worker
 

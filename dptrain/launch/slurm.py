@@ -48,6 +48,8 @@ def submit_slurm(
     """
     assert plan.job is not None and plan.sbatch is not None and paths
     request = replace(plan.job, array=None)
+    for run in paths:
+        _prepare_restart(run, profile, request)
     if len(paths) == 1:
         script = plan.sbatch if request == plan.job else sbatch_script(profile, request)
         return _submit_part(paths, script, paths[0], [])
@@ -67,6 +69,18 @@ def submit_slurm(
             raise type(error)(f"{error}\n    part {number} of {len(parts)} failed{done}") from None
         heads.append(ids[-1].split("_")[0])
     return ids
+
+
+def _prepare_restart(paths: RunPaths, profile: ClusterProfile, request: JobRequest) -> None:
+    """What rank 0 needs to submit the job that follows, where a job may not be requeued; nothing lies there otherwise."""
+    if profile.restart == "requeue":
+        for file in (paths.restart, paths.restart_call):
+            file.unlink(missing_ok=True)
+        return
+    from submitit.core.utils import DelayedSubmission
+
+    paths.restart.write_text(sbatch_script(profile, request), encoding="utf-8")
+    DelayedSubmission(payload.run, str(paths.dir.absolute())).dump(paths.restart_call)
 
 
 def split(paths: Sequence[RunPaths], max_count: int) -> list[Sequence[RunPaths]]:
@@ -108,8 +122,7 @@ def _submit_several(
     ids = _submit_part(part, sbatch_script(profile, replace(request, array=array)), home, options)
     for paths, job_id in zip(part, ids, strict=True):
         # The log appears when the member starts; until then the link points at nothing.
-        name = f"batch-{job_id}.log"
-        (paths.batch_log / name).symlink_to(os.path.relpath(home.batch_log / name, paths.batch_log))
+        paths.batch_log_of(job_id).symlink_to(os.path.relpath(home.batch_log_of(job_id), paths.batch_log))
     return ids
 
 
@@ -118,7 +131,16 @@ def _submit_part(part: Sequence[RunPaths], script: str, home: RunPaths, options:
     for paths in {home.dir: home, **{p.dir: p for p in part}}.values():
         paths.submission.write_text(script, encoding="utf-8")
     for paths in part:
-        update_intent(paths, submission="submitting", job_id=None, refusal=None)
+        attempt = next_attempt(paths)
+        update_intent(
+            paths,
+            submission="submitting",
+            job_id=None,
+            host=None,
+            refusal=None,
+            first_attempt=attempt,
+            asked_attempt=attempt,
+        )
     executor = _executor_class()(home, script, tuple(options))
     try:
         ids: list[str] = executor.submit_runs(part)
@@ -150,8 +172,7 @@ def _executor_class() -> Any:
             self.home, self.script, self.options = home, script, options
 
         def submit_runs(self, part: Sequence[RunPaths]) -> list[str]:
-            calls = [(str(paths.dir.absolute()), next_attempt(paths)) for paths in part]
-            jobs = self.submit_array([functools.partial(payload.run, *call) for call in calls])
+            jobs = self.submit_array([functools.partial(payload.run, str(paths.dir.absolute())) for paths in part])
             return [str(job.job_id) for job in jobs]
 
         def _internal_process_submissions(self, delayed_submissions: Any) -> Any:

@@ -46,11 +46,7 @@ def create_run(
     where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
     with writing("the run folder", paths.dir, where):
         paths.create()
-    paths.spec.write_text(dump_spec(plan.spec), encoding="utf-8")
-    write_json(paths.plan, plan.to_json())
-    write_json(paths.environment, describe_environment(loaded))
-    if plan.sbatch is not None:
-        paths.submission.write_text(plan.sbatch, encoding="utf-8")
+    write_plan(paths, plan, loaded)
     intent = Intent(
         run=paths.run_id,
         task=plan.task,
@@ -65,6 +61,17 @@ def create_run(
     )
     write_intent(paths, intent)
     return paths
+
+
+def write_plan(paths: RunPaths, plan: Plan, loaded: LoadedSpec) -> None:
+    """Everything but the intent."""
+    paths.spec.write_text(dump_spec(plan.spec), encoding="utf-8")
+    write_json(paths.plan, plan.to_json())
+    write_json(paths.environment, describe_environment(loaded))
+    if plan.sbatch is not None:
+        paths.submission.write_text(plan.sbatch, encoding="utf-8")
+    else:
+        paths.submission.unlink(missing_ok=True)
 
 
 def new_run_id(name: str) -> str:

@@ -17,6 +17,8 @@ from dptrain.spec.schema import Spec, Task
 
 RNG_BYTES = 5056
 """State of torch's generator on the CPU, per rank and save."""
+ONE_ITERATE = ("pgd", "hqs")
+"""Algorithms that carry one image from step to step; the others carry two."""
 FILES_OF_A_SAVE = 4
 """Folder, state, manifest, weights; in inference a shard per rank in the weights' place."""
 FILES_OF_AN_IMAGE = 4
@@ -87,7 +89,7 @@ def disk_of(spec: Spec, task: Task, images: int, receptive: Receptive | None, ru
         output, pictures, shards = 0, 1, 0
     else:
         held = 1
-        save = image_bytes * (2 if spec.algorithm.name == "fista" or spec.resources.layout == "replicated" else 1)
+        save = image_bytes * (1 if spec.algorithm.name in ONE_ITERATE else 2)
         output, pictures, shards = images * image_bytes, images, spec.resources.gpus - 1
     free = os.statvfs(_existing(runs))
     return Disk(

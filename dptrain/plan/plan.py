@@ -14,6 +14,7 @@ from dptrain.plan import advice, checks, choices, layouts
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
 from dptrain.plan.forecast import Request, forecast
+from dptrain.plan.history import save_notes
 from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.plan.memory import Memory, empty_json
 from dptrain.plan.patches import decide_patch
@@ -186,7 +187,8 @@ def make_plan(
             refusals.append(str(error))
     counts = layouts.tiles_per_rank(spec, grid)
     receptive, images = known(spec), checks.image_count(spec, task)
-    disk = disk_of(spec, task, images, receptive, runs_root(profile.runs))
+    runs = runs_root(profile.runs)
+    disk = disk_of(spec, task, images, receptive, runs)
     refusals += disk.refusals(task)
     memory = None
     if not refusals and (forecast_memory or profile.gpu_memory_gib is not None):
@@ -214,6 +216,8 @@ def make_plan(
             *_memory_notes(memory),
             *advice.sentences(spec, task, grid, counts, receptive),
             *disk.notes(),
+            # Without a scheduler nothing is warned in advance.
+            *(save_notes(spec, runs) if profile.launcher == "slurm" else ()),
         ),
         receptive=receptive,
         disk=disk,

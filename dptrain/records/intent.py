@@ -41,6 +41,10 @@ class Intent:
     """Hash of the spec's content: what a sweep uses to see that a run is already done."""
     faults: str | None = None
     """What is made to go wrong on purpose (`faults.py`)."""
+    first_attempt: int = 1
+    """Number of the attempt that `job_id` begins with: what lies before it is history."""
+    asked_attempt: int = 1
+    """Number of the attempt that a user's last command begins with: restarts from there on count for the budgets."""
 
 
 def _is_text(value: object) -> bool:
@@ -51,6 +55,8 @@ def _is_text_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+_ATTEMPTS = ("first_attempt", "asked_attempt")
+"""Absent before a run could be resumed: then both are 1."""
 _FITS: dict[str, Callable[[object], bool]] = {
     "run": _is_text,
     "task": lambda value: value in ("train", "infer"),
@@ -61,6 +67,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "created_s": lambda value: real_number(value, 1e12) is not None,
     "submission": lambda value: value in ("submitting", "submitted", "refused", "dry-run"),
     **dict.fromkeys(("refusal", "job_id", "host", "sweep", "fingerprint", "faults"), _is_text_or_none),
+    **dict.fromkeys(_ATTEMPTS, lambda value: isinstance(value, int) and whole_number(value, 1, 10**6) is not None),
 }
 """Which values a field of the file may have."""
 
@@ -87,7 +94,7 @@ def read_intent(paths: RunPaths) -> Intent:
         value = parse_json(text)
         if not isinstance(value, dict):
             raise ValueError(f"holds {type(value).__name__}, not the description of a run")
-        known = {k: v for k, v in value.items() if k in Intent.__dataclass_fields__}
+        known = dict.fromkeys(_ATTEMPTS, 1) | {k: v for k, v in value.items() if k in Intent.__dataclass_fields__}
         wrong = [f"{key} is {known.get(key)!r:.60}" for key, fits in _FITS.items() if not fits(known.get(key))]
         if wrong:
             raise ValueError(f"wrong values: {', '.join(wrong)}")

@@ -52,6 +52,10 @@ class AttemptPaths:
         """Where rank 0 listens: JSON {job_id, attempt, hosts, port}."""
         return self.dir / "rendezvous.json"
 
+    def frozen(self, file: Path) -> Path:
+        """Where a resumed run keeps a file of the run as it was up to this attempt: spec, plan, environment, submission."""
+        return self.dir / file.name
+
     def ranks(self) -> list[int]:
         """Ranks that have written events, ascending."""
         found = (_RANK.fullmatch(path.name) for path in self.dir.glob("rank-*.jsonl"))
@@ -89,19 +93,42 @@ class RunPaths:
         return self.dir / "submission.sh"
 
     @property
+    def restart(self) -> Path:
+        """Script of the job that follows one whose time is over; only where the profile says `restart: resubmit`."""
+        return self.dir / "restart.sh"
+
+    @property
+    def lock(self) -> Path:
+        """Held by a command while it changes what the run is to do."""
+        return self.dir / ".lock"
+
+    @property
     def intent(self) -> Path:
         """What was asked for and how far submission got (`intent.py`)."""
         return self.dir / "intent.json"
 
     @property
     def submitit(self) -> Path:
-        """submitit's own folder: the pickled call, which holds only the run directory, and its result."""
+        """submitit's own folder: the pickled call, which holds only the run directory."""
         return self.dir / "submitit"
+
+    def submitted_call(self, job_id: str) -> Path:
+        """Where submitit looks for the pickled call of a job."""
+        return self.submitit / f"{job_id}_submitted.pkl"
+
+    @property
+    def restart_call(self) -> Path:
+        """The call that goes with `restart`."""
+        return self.submitit / "restart.pkl"
 
     @property
     def batch_log(self) -> Path:
-        """Folder of the batch script's own output, `batch-<job id>.log`."""
+        """Folder of the batch script's own output."""
         return self.dir / "batch"
+
+    def batch_log_of(self, job_id: str) -> Path:
+        """Output of one job, all its starts; for a member of an array a link to the array's folder."""
+        return self.batch_log / f"batch-{job_id}.log"
 
     @property
     def saves(self) -> Path:
@@ -110,6 +137,10 @@ class RunPaths:
     def save(self, step: int) -> Path:
         """One save: complete or absent (written beside, then renamed)."""
         return self.saves / f"step-{step}"
+
+    def partial_save(self, step: int) -> Path:
+        """A save while it is written; one that is still there when no rank runs was interrupted."""
+        return self.saves / f".step-{step}.partial"
 
     @property
     def result(self) -> Path:

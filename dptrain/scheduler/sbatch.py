@@ -84,7 +84,8 @@ def _header(profile: ClusterProfile, request: JobRequest) -> Iterator[tuple[str,
     yield "time", str(request.time_min)
     # Without `B:` the signal reaches the ranks and not this script. Not USR1: NCCL uses it.
     yield "signal", f"USR2@{request.signal_lead_s}"
-    yield "requeue", ""
+    # A job that is followed by another must not come back itself, also not after a node has failed.
+    yield ("requeue" if profile.restart == "requeue" else "no-requeue"), ""
     yield "open-mode", "append"
     if request.array is None:
         yield "output", "batch/batch-%j.log"

@@ -47,6 +47,9 @@ class ClusterProfile:
     """`--mem`; 0 asks for all of the node."""
     cpus_per_task: Annotated[int, Limits(at_least=1)] = 1
     """CPUs per rank; also the number of threads of a rank unless OMP_NUM_THREADS is set by `env`."""
+    restart: Literal["requeue", "resubmit"] = "requeue"
+    """How a run that was warned of its end and has saved goes on. `requeue`: the same job goes back into the queue. `resubmit`, for
+    sites that forbid that: rank 0 submits a job that begins when this one has ended; sbatch must work on compute nodes."""
     gpu_memory_gib: PositiveFloat | None = None
     """Memory of one card in GiB; unknown: plan cannot say whether it fits."""
     setup: Lines = ()

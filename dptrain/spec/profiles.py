@@ -36,7 +36,16 @@ OWN_LINES = {
 }
 """Header lines that come from a key of their own."""
 LAUNCHERS_OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-SLURM_ONLY = ("partition", "account", "qos", "constraint", "mem_per_cpu_gib", "mem_per_node_gib", "extra_sbatch")
+SLURM_ONLY = (
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "mem_per_cpu_gib",
+    "mem_per_node_gib",
+    "extra_sbatch",
+    "restart",
+)
 
 
 def user_folder() -> Path:

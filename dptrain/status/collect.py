@@ -55,6 +55,8 @@ class RankRecord:
     """The first failure record."""
     requeue: str | None = None
     """Reason of the rank's request to be started again."""
+    save_s: float | None = None
+    """The longest that a save took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +94,13 @@ class RunRecords:
     """Exit code and text of the setup line that ended the job before the ranks."""
     stall_timeout_s: float = 600.0
     setup_timeout_s: float = 600.0
+    signal_lead_s: float | None = None
+    """Time that the scheduler's warning leaves for a save; None: it warns of nothing, or nothing is read of it."""
 
     @property
     def latest(self) -> AttemptRecord | None:
-        """The newest attempt that has any record."""
-        written = [a for a in self.attempts if a.newest_s is not None]
+        """The newest attempt that has any record, of those of the job that the intent names."""
+        written = [a for a in self.attempts if a.newest_s is not None and a.number >= self.intent.first_attempt]
         return written[-1] if written else None
 
 
@@ -109,16 +113,17 @@ def read_run(paths: RunPaths) -> RunRecords:
     records = replace(records, supervisor=_supervisor(intent, latest))
     if latest is not None and _all_final(latest, intent):
         return records
-    log = _launch_log(paths, intent, latest.number if latest else 1)
-    stall_s, setup_s = _limits(paths)
+    log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt)
     slurm = intent.launcher == "slurm"
+    limits = _limits(paths)
     return replace(
         records,
         srun=parse_srun(log) if slurm else (),
         log_tail="\n".join(log.rstrip().splitlines()[-12:]),
         setup_failure=setup_failure(log) if slurm else None,
-        stall_timeout_s=stall_s,
-        setup_timeout_s=setup_s,
+        stall_timeout_s=limits.get("stall_timeout_s", 600.0),
+        setup_timeout_s=limits.get("setup_timeout_s", 600.0),
+        signal_lead_s=limits.get("signal_lead_s") if slurm else None,
     )
 
 
@@ -187,6 +192,9 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         final=any(e["kind"] == "final" for e in events),
         failure=next((e for e in events if e["kind"] == "failure"), None),
         requeue=next((text_of(e, "reason") or "requeued" for e in events if e["kind"] == "requeue"), None),
+        save_s=max(
+            (s for e in events if e["kind"] == "save" and (s := seconds_of(e, "seconds")) is not None), default=None
+        ),
     )
 
 
@@ -237,14 +245,15 @@ def _supervisor(intent: Intent, latest: AttemptRecord | None) -> Alive:
 def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
     if intent.launcher == "local":
         return tail_text(paths.attempt(attempt).launcher_log, LOG_TAIL_BYTES)
-    # The log of an array member is a link that points at nothing until the member starts.
-    logs = sorted((p for p in paths.batch_log.glob("*") if p.is_file()), key=lambda p: p.stat().st_mtime)
-    return _newest_attempt(tail_text(logs[-1], LOG_TAIL_BYTES), attempt) if logs else ""
+    if intent.job_id is None:
+        return ""
+    log = tail_text(paths.batch_log_of(intent.job_id), LOG_TAIL_BYTES)
+    return _newest_attempt(log, again=attempt > intent.first_attempt)
 
 
-def _newest_attempt(log: str, attempt: int) -> str:
-    """The batch log is appended to by every attempt: what was written before the last restart is not about this one."""
-    if attempt == 1:
+def _newest_attempt(log: str, *, again: bool) -> str:
+    """The batch log is appended to by every attempt of a job: what was written before the last restart is not about this one."""
+    if not again:
         return log
     lines = log.splitlines()
     restarts = [i for i, line in enumerate(lines) if _RESTARTED.search(line)]
@@ -262,8 +271,8 @@ def tail_text(path: Path, limit: int) -> str:
         return ""
 
 
-def _limits(paths: RunPaths) -> tuple[float, float]:
-    """stall_timeout_s and setup_timeout_s of the frozen spec; only asked for runs that have not finished."""
+def _limits(paths: RunPaths) -> dict[str, float]:
+    """Numbers of the frozen spec's section `run`; only asked for runs that have not finished."""
     import yaml
 
     try:
@@ -272,5 +281,4 @@ def _limits(paths: RunPaths) -> tuple[float, float]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError):  # the limits of a spec that says nothing
         value = None
     run = value.get("run") if isinstance(value, dict) else None
-    run = run if isinstance(run, dict) else {}
-    return number_of(run, "stall_timeout_s") or 600.0, number_of(run, "setup_timeout_s") or 600.0
+    return {key: number for key in run if (number := number_of(run, key))} if isinstance(run, dict) else {}

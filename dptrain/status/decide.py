@@ -44,9 +44,9 @@ def decide(records: RunRecords, info: JobInfo | Missing, now: float) -> Decision
     if attempt is not None and all_done(records, attempt):
         return _done(records, attempt, job)
     if job.stage == "queued":
-        return _queued(records, job, attempt)
+        return _queued(job, attempt, records.intent.asked_attempt)
     if attempt is None:
-        attempt = AttemptRecord(number=job.attempt or 1)
+        attempt = AttemptRecord(number=job.attempt or records.intent.first_attempt)
     if job.stage in ("running", "odd"):
         return _active(records, attempt, job, now)
     if job.stage == "unanswered":
@@ -99,8 +99,11 @@ def _done(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     return Decision(state="completed", over=records.intent.launcher == "slurm" or job.stage != "running")
 
 
-def _queued(records: RunRecords, job: Job, attempt: AttemptRecord | None) -> Decision:
-    again = (job.attempt or 1) > 1 or (attempt is not None and any(rank.started for rank in attempt.ranks))
+def _queued(job: Job, attempt: AttemptRecord | None, asked: int) -> Decision:
+    """
+    :param asked: the attempt that a user asked for; a later one is the run's own doing.
+    """
+    again = (job.attempt or asked) > asked or (attempt is not None and any(rank.started for rank in attempt.ranks))
     return Decision(state="requeued" if again else "queued", source=job.source, reason=job.reason)
 
 

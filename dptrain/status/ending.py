@@ -72,16 +72,16 @@ _ENDS: dict[Meaning, End] = {
 
 def job_of(records: RunRecords, info: JobInfo | Missing) -> Job:
     """One view for both launchers."""
-    return _local(records) if records.intent.launcher == "local" else _slurm(info)
+    return _local(records) if records.intent.launcher == "local" else _slurm(info, records.intent.first_attempt)
 
 
-def _slurm(info: JobInfo | Missing) -> Job:
+def _slurm(info: JobInfo | Missing, first_attempt: int) -> Job:
     if info == "unanswered":
         return Job(stage="unanswered", source="none")
     if info == "forgotten":
         return Job(stage="over", end="forgotten", source="scheduler", word="no longer known")
     assert isinstance(info, JobInfo)
-    attempt = info.restarts + 1
+    attempt = info.restarts + first_attempt
     if info.state in _ENDS:
         reason = _failure_reason(info)
         word = info.raw_state + (f": {reason}" if reason else "")

@@ -110,6 +110,8 @@ class RunStatus:
     created_s: float
     history: tuple[str, ...]
     """How each earlier attempt ended."""
+    warnings: tuple[str, ...]
+    """What will become a problem if nothing is changed."""
     ranks: tuple[RankStatus, ...]
     faults: str | None = None
     """What the run was made to suffer on purpose."""
@@ -156,6 +158,7 @@ class RunStatus:
             "created_s": self.created_s,
             "history": list(self.history),
             "faults": self.faults,
+            "warnings": list(self.warnings),
         }
         if ranks:
             value["ranks"] = [rank.to_json() for rank in self.ranks]

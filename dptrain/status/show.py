@@ -105,13 +105,12 @@ def row_style(status: RunStatus) -> str | None:
 
 
 def remark(status: RunStatus) -> str | None:
-    """What the row has no room for: why it waits, or how it failed, in one line."""
-    injected = f" (injected: {status.faults})" if status.faults else ""
-    if status.failure is not None:
-        return f"{status.run}: {failure_line(status)}{injected}"
-    if injected:
-        return f"{status.run}: {status.reason or status.state}{injected}"
-    return f"{status.run}: {status.reason}" if status.reason else None
+    """What the row has no room for: why it waits, or how it failed, in one line; then what it warns of."""
+    said = failure_line(status) if status.failure is not None else status.reason
+    if status.faults:
+        said = f"{said or status.state} (injected: {status.faults})"
+    lines = [f"{status.run}: {text}" for text in (said, *(f"warning: {w}" for w in status.warnings)) if text]
+    return "\n".join(lines) or None
 
 
 def failure_line(status: RunStatus) -> str:

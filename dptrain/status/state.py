@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
+from dptrain.records.saves import long_save
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
 from dptrain.status.decide import Decision, all_done, decide
@@ -95,6 +96,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
     running = first_word(decision.state) in ("running", "starting", "stalled")
     ranks = latest.ranks if latest else ()
     restarts = info.restarts if isinstance(info, JobInfo) else 0
+    attempt = max(latest.number if latest else 1, restarts + intent.first_attempt)
     return RunStatus(
         run=paths.run_id,
         state=decision.state,
@@ -103,7 +105,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         over=decision.over,
         step=step,
         steps=steps,
-        attempt=max(latest.number if latest else 1, restarts + 1),
+        attempt=attempt,
         world_size=intent.world_size,
         job_id=intent.job_id,
         source=decision.source,
@@ -117,7 +119,8 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         task=intent.task,
         launcher=intent.launcher,
         created_s=intent.created_s,
-        history=tuple(_how_it_ended(a) for a in records.attempts if latest is not None and a.number < latest.number),
+        history=tuple(_how_it_ended(a) for a in records.attempts if a.number < attempt and a.newest_s is not None),
+        warnings=tuple(_warnings(records)),
         ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, decision, now),
         faults=intent.faults,
     )
@@ -147,6 +150,7 @@ def _unreadable(paths: RunPaths, why: str) -> RunStatus:
         launcher="",
         created_s=0.0,
         history=(),
+        warnings=(),
         ranks=(),
     )
 
@@ -175,8 +179,18 @@ def _how_it_ended(attempt: AttemptRecord) -> str:
     step = max((rank.step for rank in attempt.ranks), default=0)
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
     failed = next((rank for rank in attempt.ranks if rank.failure is not None), None)
-    how = requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or "no last record"
+    done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
+    how = (
+        requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or done or "no last record"
+    )
     return f"attempt {attempt.number}: {how} at step {step}"
+
+
+def _warnings(records: RunRecords) -> Iterator[str]:
+    """What will become a problem."""
+    saves = [rank.save_s for attempt in records.attempts for rank in attempt.ranks if rank.save_s is not None]
+    if saves and records.signal_lead_s is not None and (text := long_save(max(saves), records.signal_lead_s)):
+        yield text
 
 
 def _rank_statuses(

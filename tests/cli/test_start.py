@@ -14,7 +14,21 @@ from tests.cli.cli import TINY, Cli
 from tests.status.helpers import WrittenRun
 from tests.status.test_state import fake_squeue
 
-COMMANDS = ["init", "plan", "prepare", "train", "infer", "sweep", "status", "logs", "report", "cancel", "doctor"]
+COMMANDS = [
+    "init",
+    "plan",
+    "prepare",
+    "train",
+    "infer",
+    "sweep",
+    "resume",
+    "status",
+    "logs",
+    "report",
+    "cancel",
+    "clean",
+]
+COMMANDS += ["doctor"]
 HEAVY = ["torch", "deepinv", "submitit", "numpy", "matplotlib", "PIL"]
 PROBE = """
 import sys

@@ -23,7 +23,7 @@ def test_two_sweeps_at_once_share_their_runs(cli: Cli) -> None:
 
 
 def test_the_wait_for_another_sweep_has_a_limit(cli: Cli) -> None:
-    from dptrain.launch.sweep_lock import sweep_lock
+    from dptrain.launch.locks import sweep_lock
 
     spec = cli.write("tiny.yaml", TINY + "sweep: {algorithm.iterations: [1, 2]}\n")
     with sweep_lock(cli.folder / "runs", "tiny", lambda words: None):

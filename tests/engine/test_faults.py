@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dptrain.engine.faults import Faults, InjectedFault
-from dptrain.engine.saves import newest_save
 from dptrain.engine.watch import Requests, Watch
 from dptrain.errors import UsageError
 from dptrain.launch.local import start_local
 from dptrain.records.events import EventLog, read_events
+from dptrain.records.saves import newest_save
 from tests.disks import small_disk
 from tests.fault_runs import faults, faults_of, local_left, struck_run, until_over
 from tests.local_runs import events, finish, wait_for

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dptrain.engine.saves import MANIFEST, MODEL, STATE, load_model, load_state, newest_save, save_steps, write_save
+from dptrain.engine.saves import MODEL, STATE, load_model, load_state, write_save
 from dptrain.records.paths import RunPaths
+from dptrain.records.saves import MANIFEST, newest_save, save_steps
 from tests.disks import small_disk
 
 

@@ -41,6 +41,7 @@ CASES: dict[str, tuple[ClusterProfile, JobRequest]] = {
     "whole-node": (replace(PLAIN, mem_per_node_gib=0.0, gpu_request="gres"), REQUEST),
     "array": (PLAIN, replace(REQUEST, array=ArrayRequest(count=5, max_parallel=2))),
     "array-without-limit": (PLAIN, replace(REQUEST, array=ArrayRequest(count=5))),
+    "resubmit": (replace(PLAIN, restart="resubmit"), REQUEST),
     "jean-zay": (replace(load_profile("jean-zay"), python="/opt/python/bin/python"), REQUEST),
 }
 

@@ -1,4 +1,7 @@
-"""One command at a time starts the runs of a sweep: two that look at once would both find the same members missing."""
+"""One command at a time: of those that start the runs of a sweep, and of those that change one run.
+
+Two that look at once would both find the same members missing, or the same run not running.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dptrain.errors import Interrupted, WaitTimeout
+from dptrain.errors import Interrupted, UsageError, WaitTimeout
+from dptrain.records.paths import RunPaths
 from dptrain.records.places import writing
 
 POLL_S = 0.5
+
+
+@contextmanager
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Hold the lock of a run; it ends with the process, however that ends.
+
+    :raises UsageError: where another command holds it.
+    """
+    with writing("the lock of the run", paths.lock, "a run of your own, in a folder that is not full"):
+        fd = _open(paths.lock)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise UsageError(f"{paths.run_id}: another command is resuming or cleaning it") from None
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager
@@ -26,7 +49,7 @@ def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s:
     path = root / f".sweep-{name}.lock"
     with writing("the lock of the sweep", path, "export DPTRAIN_RUNS=/a/folder/you/can/write"):
         root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = _open(path)
     try:
         try:
             _take(fd, name, on_wait, timeout_s)
@@ -35,6 +58,10 @@ def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s:
         yield
     finally:
         os.close(fd)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def _take(fd: int, name: str, on_wait: Callable[[str], None], timeout_s: float | None) -> None:
