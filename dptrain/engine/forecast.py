@@ -16,7 +16,8 @@ import resource
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from dptrain.engine.build import DTYPES
-from dptrain.engine.context import RankContext
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.fake_ranks import fake_copy, fake_rank
 from dptrain.engine.problems import build_physics
@@ -39,6 +39,8 @@ from dptrain.spec.schema import Denoiser, Spec, Task
 
 FEW_STEPS = (2, 3)
 """Unrolled steps that are run instead of many."""
+FEW_CALLS = 32
+"""Batches of tiles to which a longer pass is cut in layout sharded: a call costs milliseconds also where something stands in for it."""
 CPU = torch.device("cpu")
 
 
@@ -51,36 +53,39 @@ def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) ->
     """
     given = None if _is_random(spec) else build_denoiser(spec, CPU, DTYPES[spec.resources.precision])
     rank = heaviest_rank(spec, max_batch_size, checkpoint)
+    # The tiles of one batch are gone before the next one's are made, unless all keep their activations. In replicated all remain.
+    cut = spec.resources.layout == "sharded" and not (checkpoint == "never" and task == "train")
+
+    def at(steps: int) -> StepMemory:
+        short = replace(spec, algorithm=replace(spec.algorithm, iterations=steps))
+        return _measure(short, task, rank, given, max_batch_size, checkpoint, FEW_CALLS if cut else None)
+
     steps = spec.algorithm.iterations
-    measured = []
-    for few in FEW_STEPS if steps > 1 else (1,):
-        short = replace(spec, algorithm=replace(spec.algorithm, iterations=few))
-        with fake_rank(rank, spec.resources.gpus, spec.resources.replicas) as ctx:
-            measured.append(_measure(short, task, ctx, given, max_batch_size, checkpoint))
-    extended = _extend(measured, steps)
-    slope = measured[-1].peak_bytes - measured[0].peak_bytes if task == "train" and steps > 1 else None
-    return {**extended, "per_step_bytes": slope, "rank": rank}
+    if steps == 1:
+        return {**asdict(at(1)), "per_step_bytes": None, "rank": rank}
+    few, more = (at(n) for n in FEW_STEPS)
+    found = few.towards(more, Fraction(steps - FEW_STEPS[0], FEW_STEPS[1] - FEW_STEPS[0]))
+    slope = more.peak_bytes - few.peak_bytes if task == "train" else None
+    return {**asdict(found), "per_step_bytes": slope, "rank": rank}
 
 
 def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
     """The rank of the first replica whose peak is the highest: the most tiles at a time, then the most pixels to hold."""
     ranks, shape = spec.resources.ranks_per_replica, spec.problem.image_size
+    grid, dtype = tile_grid(shape, spec.tiling), DTYPES[spec.resources.precision]
     if spec.resources.layout == "replicated" or ranks == 1:
         return 0
     with fake_rank(0, ranks) as ctx:
-        physics = build_physics(spec, ctx.device, DTYPES[spec.resources.precision])
-        parts = ShardedPhysics(
-            physics, (spec.problem.channels, *shape), ctx, ctx.device, DTYPES[spec.resources.precision]
-        )
+        physics = build_physics(spec, ctx.device, dtype)
+        parts = ShardedPhysics(physics, (spec.problem.channels, *shape), ctx, ctx.device, dtype)
         owned, wanted = parts.owned, parts.fidelity.plan.wanted
-    dealing = deal_tiles(tile_grid(shape, spec.tiling), owned)
-    keeps_all = checkpoint == "never"
+    dealing = deal_tiles(grid, owned)
+    tiles = [len(of_rank) for of_rank in dealing.tiles]
 
     def load(rank: int) -> tuple[int, int]:
-        tiles = len(dealing.tiles[rank])
         blocks = [box for block in dealing.blocks[rank] for box in (block.window, block.core)]
         pixels = sum(cells(box) for box in (owned[rank], *wanted[rank], *blocks))
-        return (tiles if keeps_all else min(tiles, max_batch_size)), pixels
+        return (tiles[rank] if checkpoint == "never" else min(tiles[rank], max_batch_size)), pixels
 
     return max(range(ranks), key=load)
 
@@ -94,33 +99,26 @@ def _is_random(spec: Spec) -> bool:
 def _measure(
     spec: Spec,
     task: Task,
-    ctx: RankContext,
+    rank: int,
     given: torch.nn.Module | None,
     max_batch_size: int,
     checkpoint: str,
+    most_calls: int | None,
 ) -> StepMemory:
     # A compiled network cannot be traced this way; its graph keeps about what the plain one keeps.
     plain = replace(spec, resources=replace(spec.resources, compile=False))
-    network = build_denoiser(plain, CPU, DTYPES[spec.resources.precision]) if given is None else fake_copy(given)
-    return measure_steps(plain, task, ctx, network, max_batch_size=max_batch_size, checkpoint=checkpoint, thin=True)
-
-
-def _extend(measured: list[StepMemory], steps: int) -> dict[str, Any]:
-    """From the first and the last of FEW_STEPS along a straight line."""
-    first, last = measured[0], measured[-1]
-
-    def at(a: int, b: int) -> int:
-        return a if first is last else a + (b - a) * (steps - FEW_STEPS[0]) // (FEW_STEPS[1] - FEW_STEPS[0])
-
-    def terms(phase: str) -> dict[str, int]:
-        names = sorted({*first.terms[phase], *last.terms[phase]})
-        return {name: at(first.terms[phase].get(name, 0), last.terms[phase].get(name, 0)) for name in names}
-
-    return {
-        "peaks": {phase: at(first.peaks[phase], last.peaks[phase]) for phase in last.peaks},
-        "terms": {phase: terms(phase) for phase in last.peaks},
-        "bytes_sent": at(first.bytes_sent, last.bytes_sent),
-    }
+    with fake_rank(rank, spec.resources.gpus, spec.resources.replicas) as ctx:
+        network = build_denoiser(plain, CPU, DTYPES[spec.resources.precision]) if given is None else fake_copy(given)
+        return measure_steps(
+            plain,
+            task,
+            ctx,
+            network,
+            max_batch_size=max_batch_size,
+            checkpoint=checkpoint,
+            thin=True,
+            most_calls=most_calls,
+        )
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the shapes that this rank holds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from unittest.mock import patch
 
 import torch
@@ -15,8 +16,10 @@ from dptrain.engine.build import Built, build
 from dptrain.engine.context import RankContext
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.memory_terms import DATA, EXCHANGE, OPTIMIZER, WEIGHTS, TermMeter, Terms
+from dptrain.engine.sharded import ShardedPlugAndPlay
 from dptrain.engine.thin_network import ThinForward
 from dptrain.engine.trainer import Batch, make_optimizer, optimizer_step
+from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Denoiser, Spec, Task
 
 
@@ -30,6 +33,22 @@ class StepMemory:
     """What they consist of."""
     bytes_sent: int
     """By this rank in one optimiser step, or in all iterations on one image; gradients included."""
+
+    def towards(self, other: StepMemory, share: Fraction) -> StepMemory:
+        """The point on a straight line: this at 0, the other at 1, beyond it above 1."""
+
+        def at(a: int, b: int) -> int:
+            return round(a + (b - a) * share)
+
+        def terms(phase: str) -> Terms:
+            mine, its = self.terms[phase], other.terms[phase]
+            return {name: at(mine.get(name, 0), its.get(name, 0)) for name in sorted({*mine, *its})}
+
+        return StepMemory(
+            peaks={phase: at(peak, other.peaks[phase]) for phase, peak in self.peaks.items()},
+            terms={phase: terms(phase) for phase in self.peaks},
+            bytes_sent=at(self.bytes_sent, other.bytes_sent),
+        )
 
     @property
     def peak_bytes(self) -> int:
@@ -46,11 +65,13 @@ def measure_steps(
     max_batch_size: int,
     checkpoint: str,
     thin: bool,
+    most_calls: int | None = None,
 ) -> StepMemory:
     """An optimiser step that is not the first, or the iterations on one image.
 
     :param network: the denoiser.
     :param thin: whether calls of the network are left out, as `ThinForward` does.
+    :param most_calls: batches of tiles to which a pass is cut, in layout sharded and where none keeps its activations.
     """
     built = build(
         _bare(spec),
@@ -66,11 +87,22 @@ def measure_steps(
     with calls.installed():
         with torch.no_grad():
             built.algorithm.iterate(built.algorithm.initial(batch.measured), 0, batch.measured, batch.sigma)
+        if most_calls is not None:
+            calls.calls_per_pass = _cut(built.algorithm, most_calls)
         meter = TermMeter([p for p in built.algorithm.parameters() if p.requires_grad])
         calls.tracker = meter.terms
         sent = _tracked(spec, task, built, batch, meter)
     peaks = {phase: peak for phase, (peak, _) in meter.terms.peaks.items()}
     return StepMemory(peaks=peaks, terms={phase: meter.terms.terms(phase) for phase in peaks}, bytes_sent=sent)
+
+
+def _cut(algorithm: Unrolled, calls: int) -> int:
+    """Leave the denoiser so many batches of tiles, from all over the image, the last one not among them; how many it has now."""
+    assert isinstance(algorithm, ShardedPlugAndPlay)
+    denoiser = algorithm.denoiser
+    if len(denoiser.batches) > calls:
+        denoiser.batches = denoiser.batches[: -1 : -(-(len(denoiser.batches) - 1) // calls)]
+    return len(denoiser.batches)
 
 
 def _bare(spec: Spec) -> Spec:

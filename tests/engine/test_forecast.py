@@ -45,7 +45,9 @@ def test_forecast_is_what_real_ranks_measure(
 @pytest.mark.parametrize("mode", ["always", "never"])
 @pytest.mark.parametrize("layout", ["replicated", "sharded"])
 def test_calls_left_out_and_steps_not_run_change_nothing(layout: str, mode: str) -> None:
-    spec = replace(on(PLANE, layout, 1), algorithm=Algorithm(iterations=5), tiling=Tiling(patch=12, halo=4))
+    # In layout sharded so many tiles that a pass is cut.
+    patch = 12 if layout == "replicated" else 9
+    spec = replace(on(PLANE, layout, 1), algorithm=Algorithm(iterations=5), tiling=Tiling(patch=patch, halo=4))
     with fake_rank(0, 1) as ctx:
         network = build_denoiser(spec, ctx.device, torch.float32)
         full = measure_steps(spec, "train", ctx, network, max_batch_size=1, checkpoint=mode, thin=False)
