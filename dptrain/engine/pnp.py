@@ -21,11 +21,13 @@ from deepinv.utils import TensorList
 
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
-from dptrain.engine.metrics import ssim
+from dptrain.engine.metrics import SSIM_WINDOW
 from dptrain.engine.problems import WholePhysics
 from dptrain.engine.proximal import MOST_ITERATIONS, TOLERANCE
+from dptrain.engine.similarity import BoxSimilarity
 from dptrain.engine.tiled import GridStrategy, InnerDenoiser
 from dptrain.engine.unrolled import Iterate, Unrolled
+from dptrain.geometry.boxes import whole
 from dptrain.geometry.tiles import TileGrid
 from dptrain.spec.schema import Algorithm
 
@@ -101,6 +103,7 @@ class PlugAndPlay(Unrolled):
             unfold=True,
             trainable_params=learned,
         )
+        self._similarity = BoxSimilarity(grid.shape, [whole(grid.shape)], 0)
         self.strategy = GridStrategy(grid, batch=1, channels=physics.channels)
         # The whole model in one dtype: deepinv makes trainable step sizes float32.
         self.optim = distribute(
@@ -190,7 +193,9 @@ class PlugAndPlay(Unrolled):
 
     def ssim(self, x: torch.Tensor, truth: torch.Tensor) -> float | None:
         """Structural similarity, None where an axis is shorter than the window."""
-        return ssim(x, truth)
+        if min(x.shape[2:]) < SSIM_WINDOW:
+            return None
+        return float(self._similarity.sum(x, truth)) / x.numel()
 
     def sync_gradients(self) -> None:
         """Nothing: deepinv sums the gradients of the tiles in the backward pass."""

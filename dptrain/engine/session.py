@@ -229,7 +229,8 @@ def failure_class(error: BaseException, phase: str) -> str:
     """The class of a failure, as `status` shows it."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out-of-memory (device)"
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or no_memory or "can't allocate memory" in str(error):
         return "out-of-memory (host)"
     if isinstance(error, NotRestarted):
         return error.reason
