@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import agreed_save, load_shards, load_state, write_save
 from dptrain.engine.session import Diverged, Session
-from dptrain.engine.unrolled import Unrolled
+from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.boxes import empty_box
+from dptrain.records.paths import RunPaths
 
 SECTIONS = ("gradient", "denoise")
 
@@ -140,13 +142,7 @@ def _interrupt(
         "iteration": done,
         "records": [asdict(r) for r in records],
     }
-    estimates = {name: tensor.clone() for name, tensor in built.algorithm.carried(state).items()}
-    # Of the layout replicated one rank has all that there is.
-    mine = not built.algorithm.holds_whole or session.first
-    box = built.physics.box if mine else empty_box(len(built.physics.box))
-    with session.faults.saving(step, session.paths.saves):
-        keep, rank = session.spec.run.keep_saves, session.env.rank
-        write_save(session.paths, step, kept, keep, shard=(box, estimates), rank=rank)
+    save_iterate(session.paths, built, state, step, kept, session.spec.run.keep_saves)
     if session.first:
         session.events.write("save", step=step, seconds=round(time.perf_counter() - begin, 3))
     leave_for_requeue(session, step)
@@ -157,9 +153,27 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
     found = agreed_save(session.paths)
     if found is None:
         return [], (0, 0), None
-    kept, tensors = load_state(found[1]), load_shards(found[1], built.physics.box)
-    where = {"device": session.ctx.device, "dtype": built.dtype}
-    carried = {name: tensor.to(**where) for name, tensor in tensors.items()}
+    kept = load_state(found[1])
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
-    return records, (kept["image"], kept["iteration"]), built.algorithm.state_of(carried, kept["iteration"])
+    return records, (kept["image"], kept["iteration"]), load_iterate(found[1], built, kept["iteration"])
+
+
+def save_iterate(paths: RunPaths, built: Built, state: Iterate, step: int, kept: dict[str, Any], keep: int) -> None:
+    """Write a save of an iterate, every rank its part; a collective.
+
+    :param kept: what there is beside it.
+    """
+    algorithm = built.algorithm
+    carried = {name: tensor.clone() for name, tensor in algorithm.carried(state).items()}
+    # Of the layout replicated one rank has all that there is.
+    mine = not algorithm.holds_whole or algorithm.ctx.rank == 0
+    box = built.physics.box if mine else empty_box(len(built.physics.box))
+    write_save(paths, step, kept, keep, shard=(box, carried), rank=algorithm.ctx.rank)
+
+
+def load_iterate(save: Path, built: Built, k: int) -> Iterate:
+    """This rank's part of what any number of ranks, in either layout, saved after k iterations on an image."""
+    where = {"device": built.algorithm.ctx.device, "dtype": built.dtype}
+    carried = {name: tensor.to(**where) for name, tensor in load_shards(save, built.physics.box).items()}
+    return built.algorithm.state_of(carried, k)

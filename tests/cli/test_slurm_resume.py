@@ -43,6 +43,7 @@ def test_where_jobs_are_not_requeued_the_next_one_goes_on_and_resume_after_it(st
     assert second["job_id"] != first["job_id"]
     slurm.wait_state(first["job_id"], "COMPLETED")
     (asked,) = [e["step"] for e in events(paths, 0, "requeue")]
+    until(cli, lambda s: s["step"] > asked)
     assert second["history"] == [f"attempt 1: preempted at step {asked}"]
     starts = [(e["job_id"], e["attempt"]) for e in events(paths, 1, "start")]
     assert starts == [(first["job_id"], 1), (second["job_id"], 2)]

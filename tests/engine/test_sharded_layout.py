@@ -17,7 +17,8 @@ from dptrain.engine.build import build
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.local_physics import local_stages
 from dptrain.engine.problems import build_physics
-from dptrain.engine.saves import agreed_save, load_shards, write_save
+from dptrain.engine.reconstruct import load_iterate, save_iterate
+from dptrain.engine.saves import agreed_save
 from dptrain.engine.trainer import make_batch, training_loss
 from dptrain.geometry.tiles import tile_grid
 from dptrain.plan.layouts import bytes_per_step, footprints
@@ -199,36 +200,41 @@ def test_a_users_global_operator(ranks: RankPool, world_size: int) -> None:
 
 def _stretch(env: RankEnvironment, spec: Spec, steps: range, folder: Path, keep: bool) -> torch.Tensor | None:
     """The whole image after some steps, from the save in a folder where there is one; perhaps saved."""
-    ctx = context(env)
-    algorithm = (built := build(sharded(spec), ctx, max_batch_size=2, checkpoint="never")).algorithm
+    built = build(spec, context(env), max_batch_size=2, checkpoint="never")
+    algorithm, paths = built.algorithm, RunPaths(folder)
     measured = algorithm.measured(sample_of(spec, built.physics).measurements)
-    state = algorithm.initial(measured)
-    paths, box = RunPaths(folder), built.physics.box
     found = agreed_save(paths)
-    if found is not None:
-        tensors = load_shards(found[1], box)
-        state = {"est": (tensors["est0"], tensors["est1"]), "it": steps.start}
+    state = algorithm.initial(measured) if found is None else load_iterate(found[1], built, steps.start)
     with torch.no_grad():
         for k in steps:
             state = algorithm.iterate(state, k, measured)
     if keep:
-        estimates = {f"est{i}": x for i, x in enumerate(state["est"])}
-        write_save(paths, steps.stop, {}, 1, shard=(box, estimates), rank=ctx.rank)
+        save_iterate(paths, built, state, steps.stop, {}, 1)
     return whole_of(built.physics, state["est"][0])
 
 
-@pytest.mark.parametrize(("saved_by", "algorithm"), [(1, "fista"), (3, "fista"), (4, "admm")])
-def test_another_number_of_ranks_goes_on_from_a_save(
-    ranks: RankPool, tmp_path: Path, saved_by: int, algorithm: Any
+@pytest.mark.parametrize(
+    ("saved_by", "layout", "algorithm"),
+    [
+        (1, "sharded", "fista"),
+        (3, "sharded", "pgd"),
+        (4, "sharded", "admm"),
+        (2, "replicated", "pgd"),
+        (2, "replicated", "drs"),
+    ],
+)
+def test_another_number_of_ranks_goes_on_from_a_save_in_either_layout(
+    ranks: RankPool, tmp_path: Path, saved_by: int, layout: Any, algorithm: Any
 ) -> None:
     spec = replace(SMALL, algorithm=Algorithm(name=algorithm, iterations=4))
     expected = reconstruct(single(), spec)[0]
     RunPaths(tmp_path / "run").create()
-    ranks.run(saved_by, _stretch, spec, range(2), tmp_path / "run", True)
-    assert len(list((tmp_path / "run").glob("saves/step-2/shard-*"))) == saved_by
-    for world_size in (1, 2, 6):
-        got = ranks.run(world_size, _stretch, spec, range(2, 4), tmp_path / "run", False)[0]
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    before = replace(spec, resources=replace(spec.resources, layout=layout))
+    ranks.run(saved_by, _stretch, before, range(2), tmp_path / "run", True)
+    assert len(list((tmp_path / "run").glob("saves/step-2/shard-*"))) == (1 if layout == "replicated" else saved_by)
+    for world_size, after in ((1, sharded(spec)), (6, sharded(spec)), (2, spec)):
+        got = ranks.run(world_size, _stretch, after, range(2, 4), tmp_path / "run", False)[0]
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
 
 
 def _traffic(env: RankEnvironment, spec: Spec, task: Task) -> int:
