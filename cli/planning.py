@@ -71,7 +71,8 @@ def table(
     cells = [(image, count) for image in images for count in counts]
     read = [_read(path, options, image, count) for image, count in cells]
     if forecast_memory or planned.profile.gpu_memory_gib is not None:
-        forecast_all([loaded.spec for loaded in read if not isinstance(loaded, str)], planned.plan.task)
+        able = [loaded.spec for loaded in read if not isinstance(loaded, str)]
+        forecast_all(able, planned.plan.task, planned.profile.gpu_memory_gib)
     rows = []
     for (image, count), loaded in zip(cells, read, strict=True):
         if isinstance(loaded, str):

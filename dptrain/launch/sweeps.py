@@ -44,7 +44,7 @@ def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> lis
     planned: dict[str, PlannedMember] = {}
     members = expand(loaded.spec, task)
     if profile.gpu_memory_gib is not None:
-        forecast_all([member.spec for member in members], task)
+        forecast_all([member.spec for member in members], task, profile.gpu_memory_gib)
     for member in members:
         own = replace(loaded, spec=member.spec)
         plan = make_plan(own, task, profile)
