@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
-from dptrain.plan import advice, checks, layouts
+from dptrain.plan import advice, checks, layouts, remedies
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
 from dptrain.plan.fitting import decide_step, forecast_choices
@@ -160,12 +160,14 @@ def make_plan(
     array: ArrayRequest | None = None,
     *,
     forecast_memory: bool = False,
+    fixed: Collection[str] | None = None,
 ) -> Plan:
     """Decide everything about one run; nothing is written but the cache of forecasts, no torch is loaded.
 
     :raises PlanRefused: where `resources.gpus: fit` has no answer, or weights named by a run are not there.
     :param array: for the script of several runs of this shape.
     :param forecast_memory: also where the memory of a card is not known, so that nothing can be refused for it.
+    :param fixed: where memory is refused, look for the cheapest change of other keys than these with which it fits; None: do not.
     """
     loaded, gpus = decide_gpus(loaded, task, profile)
     spec, patch = decide_patch(freeze_weights(loaded.spec))
@@ -199,7 +201,9 @@ def make_plan(
     if not refusals and (forecast_memory or capacity_gib is not None):
         answer = decided.forecast or forecast([decided.request])[0]
         memory = Memory(request=decided.request, forecast=answer, capacity_gib=capacity_gib)
-        refusals += [memory.refusal] if memory.refusal is not None else []
+        if memory.refusal is not None:
+            able = () if fixed is None else remedies.cheapest_change(loaded.spec, task, profile, fixed)
+            refusals.append(memory.refusal + ("" if fixed is None else f"; {remedies.advice(able)}"))
     return Plan(
         task=task,
         spec=spec,
