@@ -74,7 +74,7 @@ def test_the_order_of_what_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         (("problem.image_size=[64,64]", "tiling={patch: 64, halo: 8}"), "tiling.patch", [32, 16, 8]),
         ((), "resources.gpus", [4, 8, 16, 32]),
         (("resources.layout=replicated",), "resources.gpus", []),
-        (("resources={gpus: 4, replicas: 4}",), "resources.replicas", [2, 1]),
+        (("resources={gpus: 4, replicas: 4}", "train.images=4"), "resources.replicas", [2, 1]),
     ],
 )
 def test_values(overrides: tuple[str, ...], key: str, values: list[int | str]) -> None:
