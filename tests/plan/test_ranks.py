@@ -67,4 +67,6 @@ def test_other_words_are_still_refused() -> None:
     for text in ("resources.gpus=fits", "resources.replicas=fit"):
         with pytest.raises(SpecError, match="whole number"):
             read(text)
+    swept = parse_spec(TINY.replace("gpus: 2", "gpus: fit") + "sweep: {resources.gpus: [1, 2]}\n", "s.yaml", Path.cwd())
+    assert not swept.fit_gpus, "the sweep says the numbers"
     assert not read("resources.gpus=2").fit_gpus and read("resources.gpus=fit").fit_gpus
