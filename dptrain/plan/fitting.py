@@ -41,7 +41,7 @@ def modes(spec: Spec, task: Task) -> tuple[str, ...]:
         return (spec.tiling.checkpoint,)
     if task == "infer":
         return ("never",)
-    staged = isinstance(spec.denoiser, Denoiser) and spec.denoiser.name in STAGED
+    staged = isinstance(spec.denoiser, Denoiser) and spec.denoiser.name in STAGED and not spec.resources.compile
     return ("never", "always", "stages") if staged else ("never", "always")
 
 

@@ -76,3 +76,5 @@ def test_candidates() -> None:
     assert batches(spec_of("tiling.max_batch_size=9")) == (2,)
     assert modes(spec_of(), "train") == ("never", "always") and modes(spec_of(), "infer") == ("never",)
     assert modes(spec_of("denoiser={name: unet, weights: random}"), "train")[-1] == "stages"
+    compiled = spec_of("denoiser={name: unet, weights: random}", "resources.compile=true")
+    assert modes(compiled, "train")[-1] == "always", "one piece has no stages"
