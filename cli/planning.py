@@ -71,7 +71,8 @@ def table(
     cells = [(image, count) for image in images for count in counts]
     read = [_read(path, options, image, count) for image, count in cells]
     if forecast_memory or planned.profile.gpu_memory_gib is not None:
-        forecast_all([loaded.spec for loaded in read if not isinstance(loaded, str)], planned.plan.task)
+        able = [loaded.spec for loaded in read if not isinstance(loaded, str)]
+        forecast_all(able, planned.plan.task, planned.profile.gpu_memory_gib)
     rows = []
     for (image, count), loaded in zip(cells, read, strict=True):
         if isinstance(loaded, str):
@@ -110,7 +111,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The table, what refuses rows, and what the knee is; nothing where there are no rows."""
-    from dptrain.plan.rows import KNEE_GAIN
+    from dptrain.plan.rows import KNEE_GAIN, largest_fitting
 
     if not rows:
         return
@@ -119,6 +120,12 @@ def print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         for reason in row.reasons:
             say(f"{_size(row)} on {row.gpus}: refused: {reason}")
+    if len({row.image_size for row in rows}) > 1:
+        for gpus, image in largest_fitting(rows).items():
+            on = "1 rank" if gpus == 1 else f"{gpus} ranks"
+            say(
+                f"{on}: {'none of these images fits' if image is None else f'the largest that fits is {_shape(image)}'}"
+            )
     if any(row.knee for row in rows):
         say(
             f"knee: beyond it a rank that is added brings less than {100 * KNEE_GAIN:.0f} % of what one of the first row does"
@@ -130,7 +137,11 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def _size(row: Row) -> str:
-    return " x ".join(map(str, row.image_size))
+    return _shape(row.image_size)
+
+
+def _shape(image: Sequence[int]) -> str:
+    return " x ".join(map(str, image))
 
 
 def _cells(row: Row) -> list[str]:

@@ -64,7 +64,7 @@ def plan_spec(path: Path, task: Task | None, options: Options, *, forecast_memor
     loaded = read_spec(path, options)
     profile, reason = choose_cluster(options.cluster, loaded.spec)
     task = task or ("infer" if loaded.spec.train is None else "train")
-    plan = make_plan(loaded, task, profile, forecast_memory=forecast_memory)
+    plan = make_plan(loaded, task, profile, forecast_memory=forecast_memory, fixed=())
     return Planned(loaded=loaded, profile=profile, cluster_reason=reason, plan=plan)
 
 

@@ -44,10 +44,12 @@ def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> lis
     planned: dict[str, PlannedMember] = {}
     members = expand(loaded.spec, task)
     if profile.gpu_memory_gib is not None:
-        forecast_all([member.spec for member in members], task)
+        forecast_all([member.spec for member in members], task, profile.gpu_memory_gib)
     for member in members:
         own = replace(loaded, spec=member.spec)
-        plan = make_plan(own, task, profile)
+        refused = any(known.plan.refusals for known in planned.values())
+        # One piece of advice: looking for it takes forecasts of its own.
+        plan = make_plan(own, task, profile, fixed=None if refused else tuple(member.values))
         # Plan knows what `patch: fit` is; the same run may have been asked for by its number.
         known = replace(member, fingerprint=plan.fingerprint)
         planned.setdefault(plan.fingerprint, PlannedMember(member=known, loaded=own, plan=plan))

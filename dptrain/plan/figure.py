@@ -1,29 +1,49 @@
-"""The picture of a table of plans: predicted efficiency over the number of ranks, one line per image."""
+"""The picture of a table of plans: predicted efficiency over the number of ranks, one line per image, and the memory of a rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from dptrain.errors import UsageError
+from dptrain.plan.memory import LABELS
 from dptrain.plan.rows import Row
 from dptrain.records.places import writing
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw efficiency over rank count into a PNG, PDF or SVG file.
+    """Draw efficiency, and where it was forecast memory by term, over rank count into a PNG, PDF or SVG file.
 
     :raises UsageError: another kind of file, or a place that cannot be written.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-    figure = Figure(figsize=(6, 3.8), dpi=120, layout="constrained")
+    remembered = _largest_image([row for row in rows if row.terms_gib])
+    width = 11 if remembered else 6
+    figure = Figure(figsize=(width, 3.8), dpi=120, layout="constrained")
     kinds = figure.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
         raise UsageError(f"--plot {path}: no picture of this kind can be written\n    write: {path.stem}.png")
-    axes = figure.subplots()
+    panels = figure.subplots(1, 2 if remembered else 1, squeeze=False)[0]
+    _draw_efficiency(panels[0], rows)
+    if remembered:
+        _draw_memory(panels[1], remembered)
+    with writing("the picture", path, "--plot FILE in a folder you can write"):
+        figure.savefig(path)
+
+
+def _largest_image(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the largest image, by number of ranks."""
+    largest = max((row.image_size for row in rows), key=prod, default=None)
+    return sorted((row for row in rows if row.image_size == largest), key=lambda row: row.gpus)
+
+
+def _draw_efficiency(axes: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
     for size, group in groupby(rows, key=lambda row: row.image_size):
         points = sorted((r.gpus, r.efficiency_bound, r.knee) for r in group if r.efficiency_bound is not None)
         label = " x ".join(map(str, size))
@@ -40,5 +60,21 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_title("circle: knee")
     axes.grid(alpha=0.3)
     axes.legend(title="pixels")
-    with writing("the picture", path, "--plot FILE in a folder you can write"):
-        figure.savefig(path)
+
+
+def _draw_memory(axes: Any, rows: Sequence[Row]) -> None:
+    """One bar per number of ranks, of terms on top of each other, and a line at the card's memory."""
+    terms = list(dict.fromkeys(term for row in rows for term in row.terms_gib or {} if term != "allowance"))
+    below = [0.0] * len(rows)
+    for term in [*terms, "allowance"]:
+        heights = [(row.terms_gib or {}).get(term, 0.0) for row in rows]
+        hatch = "//" if term == "allowance" else None
+        axes.bar(range(len(rows)), heights, bottom=below, label=LABELS.get(term, term), hatch=hatch)
+        below = [low + high for low, high in zip(below, heights, strict=True)]
+    if rows[0].capacity_gib is not None:
+        axes.axhline(rows[0].capacity_gib, color="black", ls="--", lw=1, label="the card")
+    axes.set_xticks(range(len(rows)), [str(row.gpus) for row in rows])
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("GiB at the peak")
+    axes.set_title("memory of a rank, " + " x ".join(map(str, rows[0].image_size)))
+    axes.legend(fontsize="x-small")

@@ -25,6 +25,7 @@ from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
 from dptrain.spec.schema import Factory, Spec, Task
 
+GIB = 2**30
 ALLOWANCE = 1.13
 """Memory of a card over the tracker's peak. Measured on published peaks of V100 cards: 6 to 9 % above it for small images, up to
 17 % for large ones, whose workspaces are larger."""
@@ -37,6 +38,8 @@ IRRELEVANT = (
     "sweep",
     "run",
     "problem.data",
+    "tiling.max_batch_size",
+    "tiling.checkpoint",
     "resources.time_min",
     "train.steps",
     "train.images",
@@ -46,7 +49,7 @@ IRRELEVANT = (
     "train.schedule",
     "train.save_every_steps",
 )
-"""Keys that do not change the memory of a step."""
+"""Keys that do not change the memory of a step, or that a request says itself."""
 SOURCES = ("engine", "geometry", "spec")
 """Folders whose code makes the forecast."""
 
@@ -100,7 +103,7 @@ class Forecast:
         """Whether peak and allowance are within a card; None where either is not known."""
         if self.error is not None or capacity_gib is None:
             return None
-        return self.peak_bytes * ALLOWANCE <= capacity_gib * 2**30
+        return self.peak_bytes * ALLOWANCE <= capacity_gib * GIB
 
 
 def forecast(requests: Sequence[Request]) -> list[Forecast]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dptrain.plan.forecast import ALLOWANCE, Forecast, Request
+from dptrain.plan.forecast import ALLOWANCE, GIB, Forecast, Request
 from dptrain.spec.schema import Layout
 
-GIB = 2**30
 LABELS = {
     "weights": "weights",
     "gradients": "gradients",

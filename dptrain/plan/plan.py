@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
-from dptrain.plan import advice, checks, choices, layouts
+from dptrain.plan import advice, checks, layouts, remedies
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
-from dptrain.plan.forecast import Request, forecast
+from dptrain.plan.fitting import decide_step, forecast_choices
+from dptrain.plan.forecast import forecast
 from dptrain.plan.history import save_notes
 from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.plan.memory import Memory, empty_json
 from dptrain.plan.patches import decide_patch
+from dptrain.plan.ranks import decide_gpus
 from dptrain.plan.receptive import Receptive, known
 from dptrain.records.paths import runs_root
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
@@ -158,12 +160,16 @@ def make_plan(
     array: ArrayRequest | None = None,
     *,
     forecast_memory: bool = False,
+    fixed: Collection[str] | None = None,
 ) -> Plan:
     """Decide everything about one run; nothing is written but the cache of forecasts, no torch is loaded.
 
+    :raises PlanRefused: where `resources.gpus: fit` has no answer, or weights named by a run are not there.
     :param array: for the script of several runs of this shape.
     :param forecast_memory: also where the memory of a card is not known, so that nothing can be refused for it.
+    :param fixed: where memory is refused, look for the cheapest change of other keys than these with which it fits; None: do not.
     """
+    loaded, gpus = decide_gpus(loaded, task, profile)
     spec, patch = decide_patch(freeze_weights(loaded.spec))
     grid = tile_grid(spec.problem.image_size, spec.tiling)
     refusals = list(checks.refusals(spec, task))
@@ -190,11 +196,14 @@ def make_plan(
     runs = runs_root(profile.runs)
     disk = disk_of(spec, task, images, receptive, runs)
     refusals += disk.refusals(task)
-    memory = None
-    if not refusals and (forecast_memory or profile.gpu_memory_gib is not None):
-        request = memory_request(spec, task)
-        memory = Memory(request=request, forecast=forecast([request])[0], capacity_gib=profile.gpu_memory_gib)
-        refusals += [memory.refusal] if memory.refusal is not None else []
+    capacity_gib, memory = profile.gpu_memory_gib, None
+    decided = decide_step(spec, task, None if refusals else capacity_gib)
+    if not refusals and (forecast_memory or capacity_gib is not None):
+        answer = decided.forecast or forecast([decided.request])[0]
+        memory = Memory(request=decided.request, forecast=answer, capacity_gib=capacity_gib)
+        if memory.refusal is not None:
+            able = () if fixed is None else remedies.cheapest_change(loaded.spec, task, profile, fixed)
+            refusals.append(memory.refusal + ("" if fixed is None else f"; {remedies.advice(able)}"))
     return Plan(
         task=task,
         spec=spec,
@@ -203,11 +212,7 @@ def make_plan(
         fingerprint=fingerprint(replace(loaded.spec, tiling=spec.tiling), task),
         grid=grid,
         steps=spec.train.steps if task == "train" and spec.train is not None else spec.algorithm.iterations * images,
-        choices=(
-            patch,
-            choices.max_batch_size(spec, counts.most),
-            choices.checkpoint(spec, task),
-        ),
+        choices=(*gpus, patch, decided.batch, decided.mode),
         refusals=tuple(refusals),
         notes=(
             *_notes(spec, grid, counts),
@@ -232,22 +237,15 @@ def _mesh(spec: Spec) -> str:
     return f" = {replicas} replicas x {each} rank{'s' * (each != 1)}" if replicas > 1 else ""
 
 
-def forecast_all(specs: Sequence[Spec], task: Task) -> None:
-    """Work out in one process what the plans of these specs will ask of their memory; they then find it kept."""
-    requests = []
+def forecast_all(specs: Sequence[Spec], task: Task, capacity_gib: float | None) -> None:
+    """Work out in few processes what the plans of these specs will ask of their memory; they then find it kept."""
+    able = []
     for spec in specs:
         # What plan refuses it refuses again, with its reason, when its turn comes.
         with suppress(PlanRefused):
             decided, _ = decide_patch(freeze_weights(spec))
-            requests += [] if any(checks.refusals(decided, task)) else [memory_request(decided, task)]
-    forecast(requests)
-
-
-def memory_request(spec: Spec, task: Task) -> Request:
-    """What plan asks about the memory of a spec, with what it decides."""
-    counts = layouts.tiles_per_rank(spec, tile_grid(spec.problem.image_size, spec.tiling))
-    batch, mode = choices.max_batch_size(spec, counts.most).value, choices.checkpoint(spec, task).value
-    return Request(spec=spec, task=task, max_batch_size=int(batch), checkpoint=str(mode))
+            able += [] if any(checks.refusals(decided, task)) else [decided]
+    forecast_choices(able, task, capacity_gib)
 
 
 def _memory_notes(memory: Memory | None) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
+from typing import Any
 
 from dptrain.plan.layouts import ELEMENT_BYTES
 from dptrain.plan.plan import Plan
@@ -24,6 +25,10 @@ class Row:
     """As `fits` of a plan."""
     peak_gib: float | None
     """As `memory.peak_gib` of a plan."""
+    terms_gib: Mapping[str, float] | None = None
+    """As `memory.terms` of a plan, and the allowance; None: not known."""
+    capacity_gib: float | None = None
+    """Of one card."""
     patch: int | str | None = None
     tiles: int | None = None
     tiles_per_rank_max: int | None = None
@@ -53,6 +58,8 @@ def row_of(plan: Plan) -> Row:
         gpus=plan.world_size,
         fits=plan.fits,
         peak_gib=value["memory"]["peak_gib"],
+        terms_gib=_terms(value["memory"]),
+        capacity_gib=plan.profile.gpu_memory_gib,
         patch=value["patch"],
         tiles=len(plan.grid),
         tiles_per_rank_max=counts.most,
@@ -65,6 +72,21 @@ def row_of(plan: Plan) -> Row:
         efficiency_bound=balance / plan.grid.work_multiplier * compute_share(plan, sent),
         reasons=plan.refusals,
     )
+
+
+def _terms(memory: Mapping[str, Any]) -> dict[str, float] | None:
+    if memory["peak_gib"] is None:
+        return None
+    return {**memory["terms"], "allowance": memory["allowance_gib"]}
+
+
+def largest_fitting(rows: Sequence[Row]) -> dict[int, tuple[int, ...] | None]:
+    """The largest of several images that fits on each number of ranks; None where none does. Empty where no card is known."""
+    known = [row for row in rows if row.fits is not None]
+    largest: dict[int, tuple[int, ...] | None] = {}
+    for row in sorted(known, key=lambda row: (row.gpus, prod(row.image_size))):
+        largest[row.gpus] = row.image_size if row.fits else largest.get(row.gpus)
+    return largest if any(row.fits for row in known) else {}
 
 
 def communication_s(plan: Plan) -> float | None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from dptrain.errors import Problem, SpecError
 from dptrain.spec.advice import dotted, nearest
 from dptrain.spec.dump import dump_spec
-from dptrain.spec.overrides import Override, apply_overrides
+from dptrain.spec.overrides import Override, apply_overrides, lookup, put
 from dptrain.spec.resolve import build_spec
 from dptrain.spec.schema import Spec
 from dptrain.spec.sweep import read_sweep
-from dptrain.spec.tree import Node, Source, Table, raise_found, read_bytes, read_tree, shown
+from dptrain.spec.tree import Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
 
 __all__ = ["LoadedSpec", "Override", "dump_spec", "load_spec", "parse_spec"]
 
@@ -33,6 +33,8 @@ class LoadedSpec:
     """Every `--set` in effect."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Key -> position of its value, for every value that somebody wrote; the others are defaults."""
+    fit_gpus: bool = False
+    """`resources.gpus: fit`: the spec holds one rank per replica until plan has decided; see `dptrain.plan.ranks`."""
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> LoadedSpec:
@@ -50,13 +52,31 @@ def parse_spec(text: str, name: str, base_dir: Path, overrides: Sequence[str] = 
     source = Source(label=name, folder=base_dir.absolute())
     node, structural = read_tree(text.removeprefix("\ufeff"), source)
     root, applied, wrong = apply_overrides(as_table(node, source, "a spec", "name: my-run"), overrides)
+    root, fit_gpus = _without_fit_gpus(root)
     builder, spec = build_spec(root)
     sweep, in_sweep = read_sweep(root, builder)
     raise_found([*structural, *wrong, *builder.found, *in_sweep])
     origins = {dotted(p): str(w) for p, w in builder.at.items() if p}
     return LoadedSpec(
-        spec=replace(spec, sweep=sweep), path=(source.folder / Path(name).name), overrides=applied, origins=origins
+        spec=replace(spec, sweep=sweep),
+        path=(source.folder / Path(name).name),
+        overrides=applied,
+        origins=origins,
+        fit_gpus=fit_gpus and not any("resources.gpus" in _keys(line) for line in sweep),
     )
+
+
+def _without_fit_gpus(root: Table) -> tuple[Table, bool]:
+    """The tree with one rank per replica in the place of `gpus: fit`, and whether it was there."""
+    gpus = lookup(root, ("resources", "gpus"))
+    if not isinstance(gpus, Scalar) or gpus.text != "fit":
+        return root, False
+    replicas = lookup(root, ("resources", "replicas"))
+    return put(root, ("resources", "gpus"), replicas or Scalar("1", True, gpus.where), gpus.where), True
+
+
+def _keys(line: str) -> list[str]:
+    return [key.strip() for key in line.split(",")]
 
 
 def as_table(node: Node | None, source: Source, what: str, example: str) -> Table:

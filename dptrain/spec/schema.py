@@ -189,11 +189,13 @@ class Tiling:
     halo: CountOrZero = 16
     """Pixels of context on every side of a patch, at least 0 (deepinv's `overlap`)."""
     max_batch_size: Count | Literal["fit"] = "fit"
-    """Patches per forward call, at least 1. `fit`: the largest that plan finds to fit (until plan forecasts memory: 1)."""
+    """Patches per forward call, at least 1. `fit`: the largest with which plan forecasts a step to fit the card; 1 where the
+    profile does not say its memory."""
     checkpoint: Checkpoint = "fit"
     """Activation checkpointing when training. Per patch batch, with deepinv's meanings: `always`, `never`, `auto`. `stages`: `always`,
     and inside the network stage by stage (drunet, unet, or your own network with `checkpoint_stages()`), which needs the least memory
-    and a third forward pass. `fit`: chosen by plan (until plan forecasts memory: always)."""
+    and a third forward pass. `fit`: the fastest with which plan forecasts a step to fit the card; `always` where the profile does not
+    say its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +203,8 @@ class Resources:
     """What the job asks for."""
 
     gpus: Count = 1
-    """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1."""
+    """Ranks: one process per GPU, or one CPU process where the machine has none. At least 1. `fit`: the fewest with
+    which plan forecasts a step to fit the card (`gpu_memory_gib` of the profile)."""
     layout: Layout = "sharded"
     """`sharded`: each rank holds its own box. `replicated`: the whole image on every rank (deepinv.distributed), the reference."""
     replicas: Count = 1

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 from dptrain.errors import UsageError
 from dptrain.plan.figure import draw
 from dptrain.plan.plan import Plan, make_plan
 from dptrain.plan.receptive import IDENTITY
-from dptrain.plan.rows import Row, mark_knees, row_of
+from dptrain.plan.rows import Row, largest_fitting, mark_knees, row_of
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import Task
@@ -76,6 +77,27 @@ def test_the_knee_is_where_added_ranks_bring_less_than_half() -> None:
 def test_refused_rows_are_no_knee_and_images_have_their_own() -> None:
     assert knees(row(1, 1.0), row(2, 1.0), row(4, 1.0, fits=False)) == [2]
     assert knees(row(1, 1.0), row(2, 0.5), row(1, 1.0, 128), row(2, 1.0, 128)) == [1, 2]
+
+
+def test_the_largest_image_that_fits() -> None:
+    rows = [
+        row(1, 1, 64, True),
+        row(1, 1, 128, False),
+        row(2, 1, 128, True),
+        row(2, 1, 64, True),
+        row(4, 1, 128, False),
+    ]
+    assert largest_fitting(rows) == {1: (64, 64), 2: (128, 128), 4: None}
+    assert largest_fitting([row(1, 1), row(2, 1)]) == {}, "no card is known"
+
+
+def test_the_picture_of_memory(tmp_path: Path) -> None:
+    terms = {"weights": 1.0, "retained": 2.0, "allowance": 0.4}
+    rows = [replace(row(n, 1 / n), terms_gib=terms, capacity_gib=4.0) for n in (1, 2)]
+    draw(rows, tmp_path / "with.png")
+    draw([row(1, 1.0), row(2, 0.5)], tmp_path / "without.png")
+    wide, narrow = (imread(tmp_path / name).shape[1] for name in ("with.png", "without.png"))
+    assert wide > narrow
 
 
 def test_the_picture(tmp_path: Path) -> None:
