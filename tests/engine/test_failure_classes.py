@@ -27,7 +27,7 @@ def os_error(number: int) -> OSError:
         (os_error(errno.EDQUOT), "run", "disk-full"),
         (os_error(errno.EACCES), "run", "exception"),
         (WorldMismatch("planned 4"), "setup", "world-mismatch"),
-        (Diverged("not finite"), "run", "diverged"),
+        (Diverged("not finite", here=True), "run", "diverged"),
         (ValueError("x"), "setup", "setup"),
         (ValueError("x"), "run", "exception"),
     ],
