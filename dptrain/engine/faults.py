@@ -22,9 +22,8 @@ from typing import Any
 import torch
 
 from dptrain.engine.watch import Requests
-from dptrain.errors import UsageError
 from dptrain.records.events import EventLog
-from dptrain.records.faults import SAVE_KINDS, STEP_KINDS, VARIABLE, Fault, parse_faults
+from dptrain.records.faults import SAVE_KINDS, STEP_KINDS, Fault, check_restart, parse_faults
 
 OBEYED_S = 30.0
 """A signal to oneself is obeyed by a thread of its own within so long."""
@@ -42,13 +41,8 @@ class Faults:
         :param planned: those of the run's intent.
         :raises UsageError: this process was given others: they would silently do nothing.
         """
-        mine = os.environ.get(VARIABLE)
+        check_restart(os.environ, planned)
         every = parse_faults(planned) if planned else ()
-        if mine and parse_faults(mine) != every:
-            raise UsageError(
-                f"{VARIABLE}={mine} here, but the run was made {f'with {planned}' if planned else 'without it'}\n"
-                f"    write: unset {VARIABLE}, or start a new run"
-            )
         self._left = [fault for fault in every if fault.meant_for(rank, attempt)]
         self._struck: set[Fault] = set()
         self._events, self._requests = events, requests

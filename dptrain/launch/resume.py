@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from dptrain.errors import SubmissionRejected, UsageError
 from dptrain.launch.local import next_attempt
 from dptrain.launch.snapshot import write_plan
+from dptrain.records.faults import check_restart
 from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.places import writing
@@ -30,9 +32,10 @@ def renewed(paths: RunPaths, plan: Plan, loaded: LoadedSpec, profile: ClusterPro
     Where the launch is refused, a run that has made attempts gets its files back: nothing has changed then.
 
     :param old: the spec so far.
-    :raises UsageError: where the folder cannot be written.
+    :raises UsageError: where the folder cannot be written, or where other faults are asked for than the run was made with.
     """
     intent, last = read_intent(paths), next_attempt(paths) - 1
+    check_restart(os.environ, intent.faults)
     files = (paths.spec, paths.plan, paths.environment, paths.submission)
     before = {file: _content(file) for file in (*files, paths.restart, paths.intent)}
     with writing("the run folder", paths.dir, "a run of your own, in a folder that is not full"):

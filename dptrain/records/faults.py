@@ -86,6 +86,20 @@ def declared_faults(environ: Mapping[str, str], world_size: int) -> str | None:
     return "; ".join(str(fault) for fault in faults)
 
 
+def check_restart(environ: Mapping[str, str], planned: str | None) -> None:
+    """Refuse a start of a run that was made with other faults than this environment asks for: those would do nothing.
+
+    :param planned: the run's own; an environment without any is right for every run.
+    :raises UsageError: with both.
+    """
+    text = environ.get(VARIABLE)
+    if text and parse_faults(text) != (parse_faults(planned) if planned else ()):
+        raise UsageError(
+            f"{VARIABLE}={text} here, but the run was made {f'with {planned}' if planned else 'without it'}\n"
+            f"    write: unset {VARIABLE}, or start a new run"
+        )
+
+
 def parse_faults(text: str) -> tuple[Fault, ...]:
     """`kind@key=value,...` with the keys rank, step, attempt and those of the kind; several separated by `;`.
 

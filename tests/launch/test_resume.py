@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrain.errors import StateUnknown, SubmissionRejected
+from dptrain.errors import StateUnknown, SubmissionRejected, UsageError
 from dptrain.launch.local import next_attempt
 from dptrain.launch.resume import renewed
 from dptrain.plan.plan import make_plan
@@ -75,3 +75,17 @@ def test_a_run_that_was_never_started_has_nothing_to_keep(run: RunPaths, tmp_pat
     with pytest.raises(SubmissionRejected):
         again(run, tmp_path, SubmissionRejected("no"))
     assert read_intent(run).world_size == 1 and not list(run.attempt(1).dir.iterdir())
+
+
+def test_a_fault_that_the_run_was_not_made_with_is_refused(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt_made(run)
+    before = files(run)
+    monkeypatch.setenv("DPTRAIN_FAULT", "raise@rank=0")
+    monkeypatch.setenv("DPTRAIN_FAULT_ALLOW", "1")
+    with pytest.raises(UsageError, match="the run was made without it"):
+        again(run, tmp_path)
+    assert files(run) == before
+    update_intent(run, faults="raise@rank=0,step=1,attempt=1")
+    again(run, tmp_path)
