@@ -142,7 +142,8 @@ def _interrupt(
         "iteration": done,
         "records": [asdict(r) for r in records],
     }
-    save_iterate(session.paths, built, state, step, kept, session.spec.run.keep_saves)
+    with session.faults.saving(step, session.paths.saves):
+        save_iterate(session.paths, built, state, step, kept, session.spec.run.keep_saves)
     if session.first:
         session.events.write("save", step=step, seconds=round(time.perf_counter() - begin, 3))
     leave_for_requeue(session, step)

@@ -59,9 +59,7 @@ def test_infer_is_followed_to_its_end(cli: Cli) -> None:
     assert cli("logs", "last", "--rank", "7").code == 2
     assert cli("logs", "last", "-f").out.count("# job") == 2
     header, row = cli("report", "last").out.splitlines()
-    assert (
-        header.split()[:5] == ["RUN", "TASK", "STATE", "RANKS", "LAYOUT"] and "sharded" in row and "\x1b" not in row
-    )
+    assert header.split()[:5] == ["RUN", "TASK", "STATE", "RANKS", "LAYOUT"] and "sharded" in row and "\x1b" not in row
     assert cli("report", "last", "--csv", "-").out.startswith("run,state,task,")
     report = cli("report", "last", "--json")
     assert json.loads(report.out)[0]["spec.algorithm.iterations"] == 2

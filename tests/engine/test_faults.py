@@ -38,6 +38,14 @@ def test_killed_in_a_save_restarted_and_done() -> None:
         assert len(faults_of(paths)) == 1 and not local_left(paths)
 
 
+def test_a_preempted_reconstruction_whose_disk_is_full() -> None:
+    (expected,) = (e for e in faults("infer") if e.kind == "full-disk")
+    with struck_run("infer", expected.text) as paths:
+        status = until_over(paths)
+        assert (status.state, status.failure and status.failure.rank) == ("failed: disk-full", 1)
+        assert [e["fault"].partition("@")[0] for e in events(paths, 1, "fault")] == ["preempt", "full-disk"]
+
+
 def test_a_run_on_a_full_disk_says_so_and_keeps_its_saves(tmp_path: Path) -> None:
     with small_disk(tmp_path / "runs", 400):
         change = ("train.steps=500", "train.save_every_steps=1", "run.keep_saves=500", "train.held_out=0")
