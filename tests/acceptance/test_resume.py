@@ -73,7 +73,7 @@ def test_a_save_of_four_ranks_goes_on(
 def test_a_warning_to_one_member_of_four_restarts_that_one_alone(slurm: SmallSlurm, tmp_path: Path) -> None:
     cli = Cli(tmp_path, SLURM_CONF=os.environ["SLURM_CONF"], DPTRAIN_CLUSTER="small")
     text = LEARN.replace("gpus: 4, layout: sharded", "gpus: 1").replace("steps: 6", "steps: 200")
-    spec = cli.write("four.yaml", text.replace("learn", "four") + "sweep: {run.seed: [0, 1, 2, 3]}\n")
+    spec = cli.write("four.yaml", text.replace("name: learn", "name: four") + "sweep: {run.seed: [0, 1, 2, 3]}\n")
     assert cli("sweep", spec).code == 0
     runs = find_runs(tmp_path / "runs")
     ids = [str(read_intent(paths).job_id) for paths in runs]
