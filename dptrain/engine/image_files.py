@@ -68,14 +68,15 @@ class TiffFile:
 
 
 class Preview:
-    """An image as 8 bits, (h, w) or (h, w, 3), at most `PREVIEW_PIXELS` long: means of blocks; of a volume the middle slice."""
+    """An image as 8 bits, (h, w) or (h, w, 3), about `PREVIEW_PIXELS` long at most: means of blocks; of a volume the middle slice."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         """
         :param shape: (C, H, W) or (C, D, H, W) of the image.
         """
         self._middle = shape[1] // 2 if len(shape) == 4 else None
-        self._block = max(1, -(-max(shape[-2:]) // PREVIEW_PIXELS))
+        # Of a thin image all rows remain.
+        self._block = max(1, min(-(-max(shape[-2:]) // PREVIEW_PIXELS), *shape[-2:]))
         height, width = (n // self._block for n in shape[-2:])
         self._colour = shape[0] >= 3
         self._pixels = np.zeros((height, width, 3 if self._colour else 1), np.uint8)

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from dptrain.engine.problems import WholePhysics, build_physics, operator_norm_sq
+from dptrain.spec.checks import deblur_kernel
 from dptrain.spec.load import parse_spec
-from dptrain.spec.schema import MultiframeSuperres, Spec
+from dptrain.spec.schema import Deblur, MultiframeSuperres, Spec
 
 EDGE = 64
 """Pixels per axis of the image the norm is measured on: the built-in operators' norm hardly depends on the size."""
@@ -22,6 +23,8 @@ def shrink(spec: Spec) -> Spec:
     physics = spec.problem.physics
     factor = physics.factor if isinstance(physics, MultiframeSuperres) else 1
     edge = -(-EDGE // factor) * factor
+    if isinstance(physics, Deblur):
+        edge = max(edge, deblur_kernel(physics.blur_sigma))
     size = tuple(min(length, edge) for length in spec.problem.image_size)
     return replace(spec, problem=replace(spec.problem, image_size=size, channels=1))
 

@@ -155,6 +155,7 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
     if found is None:
         return [], (0, 0), None
     kept = load_state(found[1])
+    session.watch.progress(found[0])
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
     return records, (kept["image"], kept["iteration"]), load_iterate(found[1], built, kept["iteration"])

@@ -137,7 +137,7 @@ def load_shards(save: Path, box: Box) -> Tensors:
                 part = file.get_slice(name)
                 lead = part.get_shape()[:2]
                 if name not in made:
-                    made[name] = file.get_tensor(name).new_empty((*lead, *shape_of(box)))
+                    made[name] = part[:0].new_empty((*lead, *shape_of(box)))
                 if common is not None:
                     made[name][slices(common, box, lead=2)] = part[slices(common, held, lead=2)]
     return made

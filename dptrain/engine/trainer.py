@@ -264,5 +264,7 @@ def _resume(session: Session, built: Built, optimizer: torch.optim.Optimizer) ->
     if found is None:
         return Progress()
     progress = load_training(found[1], built.algorithm, optimizer, session.spec.run.seed)
+    # Where nothing is left to do the last record still says how far the run is.
+    session.watch.progress(progress.step)
     print(f"resumed from the save of step {found[0]}", flush=True)
     return progress

@@ -15,7 +15,7 @@ from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
-from dptrain.spec.schema import PROXIMAL, Data, Denoiser, Factory, FileData, MultiframeSuperres, Spec, Task
+from dptrain.spec.schema import PROXIMAL, Data, Denoiser, Factory, FileData, MultiframeSuperres, SourceData, Spec, Task
 
 
 def operators(spec: Spec) -> int | None:
@@ -46,8 +46,32 @@ def refusals(spec: Spec, task: Task) -> Iterator[str]:
     yield from _step_size(spec)
     if task == "train" and spec.train is None:
         yield "the spec has no train section; write: train: {steps: 100}"
+    yield from _images(spec, task)
     if task == "train" and isinstance(spec.problem.data, FileData) and spec.problem.data.truth is None:
         yield "problem.data.truth is null: training needs the truth"
+
+
+def _images(spec: Spec, task: Task) -> Iterator[str]:
+    """Enough images to train on; user code says on the ranks how many it has, synthetic data has any number."""
+    train = spec.train
+    if task != "train" or train is None:
+        return
+    own = train.held_out_data is not None
+    wanted = [("problem.data", spec.problem.data, train.images + (0 if own else train.held_out))]
+    if train.held_out_data is not None:
+        wanted.append(("train.held_out_data", train.held_out_data, train.held_out))
+    for where, data, count in wanted:
+        if isinstance(data, SourceData):
+            have = 1 if data.source == "photo" else count
+        elif isinstance(data, FileData):
+            have = len(files_of(data))
+        else:
+            have = count
+        if 0 < have < count:
+            yield (
+                f"{where}: {have} image{'s' * (have != 1)}, training asks for {count} (train.images, and train.held_out after "
+                "them); write: fewer, or problem.data={source: synthetic}"
+            )
 
 
 def _ranks(spec: Spec, task: Task) -> Iterator[str]:
@@ -114,8 +138,10 @@ def operator_norm_sq(spec: Spec) -> float | None:
 
 @lru_cache(maxsize=64)
 def _probed_norm_sq(text: str) -> float:
-    command = [sys.executable, "-m", "dptrain.engine.probe"]
+    # -P: modules of the current folder are not dptrain's.
+    command = [sys.executable, "-P", "-m", "dptrain.engine.probe"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PlanRefused(f"the physics cannot be built: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]
+        raise PlanRefused(f"the physics cannot be built: {said[-1]}")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])

@@ -60,6 +60,14 @@ def test_previews(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], longe
         assert np.array_equal(previews[0], np.moveaxis(expected, 0, -1).squeeze())
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 20000), (3, 5000, 1), (1, 4, 2, 9000)])
+def test_a_thin_image_has_a_picture(shape: tuple[int, ...]) -> None:
+    preview = Preview(shape)
+    for start, slab in in_slabs(np.full(shape, 0.5), preview.factor):
+        preview.add(start, slab)
+    assert min(preview.pixels.shape[:2]) >= 1 and (preview.pixels == 128).all()
+
+
 @given(st.integers(1, 10**5), st.integers(1, 10**7), st.integers(1, 64), st.integers(1, 9))
 def test_slabs_cover_the_image_and_are_small(length: int, row_bytes: int, parts: int, multiple: int) -> None:
     slabs = slab_rows(length, length * row_bytes, parts, multiple)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptrain.launch.local import rank_pids
+from dptrain.launch.local import rank_pids, start_local
 from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.process import start_ticks
@@ -214,3 +214,14 @@ def test_another_number_of_ranks_than_planned_is_refused() -> None:
     failure = events(run, 0, "failure")[-1]
     assert failure["class"] == "world-mismatch"
     assert "planned 2 ranks" in failure["message"] and "rank 0 of 1" in failure["message"]
+
+
+def test_a_training_run_resumed_with_nothing_left_to_do_is_completed() -> None:
+    with running("train", "train.steps=2", "train.save_every_steps=1") as run:
+        assert finish(run) == 0
+        # As after a kill between the last save and the last record.
+        run.result.unlink()
+        start_local(run)
+        assert finish(run) == 0
+    assert [e["step"] for e in events(run, 0, "final")] == [2, 2] and result(run)["steps"] == 2
+    assert run_status([run])[0].state == "completed"

@@ -282,3 +282,21 @@ def test_a_fitted_patch_and_its_number_are_one_run_of_a_sweep() -> None:
     assert [m.plan.spec.tiling.patch for m in members] == [32, 48]
     alone = plan_of("tiling.patch=32", *sweep[1:])
     assert members[0].member.fingerprint == members[0].plan.fingerprint == alone.fingerprint
+
+
+def test_modules_of_the_current_folder_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tifffile.py").write_text("raise SystemExit('a module of the current folder was run')\n")
+    monkeypatch.chdir(tmp_path)
+    assert plan_of("algorithm.step_size=1.25").fits is None
+
+
+def test_a_kernel_larger_than_the_image_of_the_probe() -> None:
+    physics = "problem.physics={name: deblur, blur_sigma: 20}"
+    plan = plan_of(physics, "problem.image_size=[256, 256]", "algorithm.step_size=1.0")
+    assert not plan.refusals
+
+
+def test_training_on_more_images_than_there_are() -> None:
+    change = ("problem.data={source: photo}", "problem.channels=1", "train={steps: 1, images: 2, held_out: 1}")
+    refusals = plan_of(*change, task="train").refusals
+    assert any("problem.data: 1 image, training asks for 3" in text for text in refusals)

@@ -19,6 +19,7 @@ from dptrain.engine.problems.parts import Measured, RankPhysics
 from dptrain.engine.problems.random_fields import normal_like, seed_of, uniform_between
 from dptrain.engine.problems.sources import ENDLESS, Source, build_source
 from dptrain.errors import UsageError
+from dptrain.geometry.boxes import Box, cells
 from dptrain.spec.schema import Factory, Spec
 
 Role = Literal["infer", "train", "held_out"]
@@ -119,8 +120,14 @@ class ImageSet(Sequence[Sample]):
                 f"problem.data.measurements: {name} has {_shapes(have)}, the physics on image_size "
                 f"{list(self._spec.problem.image_size)} measures {_shapes(self._shapes)}"
             )
+        return TensorList([self._part(y, self._physics.place(i)) for i, y in enumerate(pixels)])
+
+    def _part(self, y: Measured, place: Box | None) -> Tensor:
         like = self._physics.empty()
-        return TensorList([y.read(self._physics.place(i))[None].to(like) for i, y in enumerate(pixels)])
+        if place is not None and not cells(place):
+            # Measurements that are no image have no boxes to be cut out.
+            return like.new_empty((1, y.shape[0], *(0,) * len(place)))
+        return y.read(place)[None].to(like.device)
 
 
 def build_data(spec: Spec, physics: RankPhysics, *, role: Role) -> ImageSet:

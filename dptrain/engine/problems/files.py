@@ -93,6 +93,7 @@ class TruthFile:
         """Samples with channels first, the channels to take, and where the image starts."""
         array, has_alpha = _open(self.path, len(self.image_size))
         channels = _channels(self.path, array.shape, self.channels, has_alpha)
+        array = _with_range(self.path, array, self.value_range)
         return array, channels, _starts(self.path, array.shape[1:], self.image_size, self.crop, self.key)
 
 
@@ -121,8 +122,9 @@ class MeasuredFile:
     @cached_property
     def array(self) -> Array:
         """The measurements as they lie in the file."""
-        array = read_npy(self.path)
-        return array if self.operator is None else array[self.operator]
+        array: Array = _with_range(self.path, read_npy(self.path), self.value_range)
+        one: Array = array if self.operator is None else array[self.operator]
+        return one
 
     def read(self, box: Box | None) -> Tensor:
         """The measurements of a box, or all."""
@@ -135,18 +137,24 @@ def bits_of(array: Array | Slicable) -> int:
     return {1: 8, 2: 16}.get(array.dtype.itemsize, 32) if array.dtype.kind in "uib" else 32
 
 
+def _with_range(path: Path, array: Any, value_range: tuple[float, float] | None) -> Any:
+    """The array, if its values have a range. Said of the whole file, also by a rank that reads a part of it."""
+    if value_range is None and array.dtype.kind in "ui" and array.dtype.itemsize > 2:
+        values = np.asarray(array[(slice(None),) * len(array.shape)])
+        raise UsageError(
+            f"{path}: {array.dtype} values have no usual range; they lie in [{values.min()}, {values.max()}]\n"
+            f"    write: data: {{range: [{values.min()}, {values.max()}], ...}} or the range of your detector"
+        )
+    return array
+
+
 def to_unit(path: Path, array: Array, value_range: tuple[float, float] | None, dtype: torch.dtype) -> Tensor:
     """Values as floating point, mapped so that `value_range` becomes [0, 1]."""
-    kind, size = array.dtype.kind, array.dtype.itemsize
+    kind = array.dtype.kind
     if kind not in "uibf":
         raise UsageError(f"{path}: values of type {array.dtype}; expected integers or real floating point")
     if kind == "f" and not np.isfinite(array).all():
         raise UsageError(f"{path}: {int((~np.isfinite(array)).sum())} of {array.size} values are NaN or infinite")
-    if value_range is None and kind in "ui" and size > 2:
-        raise UsageError(
-            f"{path}: {array.dtype} values have no usual range; they lie in [{array.min()}, {array.max()}]\n"
-            f"    write: data: {{range: [{array.min()}, {array.max()}], ...}} or the range of your detector"
-        )
     image = torch.from_numpy(np.array(array, dtype=np.float64 if dtype is torch.float64 else np.float32, order="C"))
     if value_range is None and kind in "ui":
         limits = np.iinfo(array.dtype)

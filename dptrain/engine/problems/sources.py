@@ -227,7 +227,8 @@ class UserPixels:
         tensor = part.detach() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
         if not torch.isfinite(tensor).all():
             raise UsageError(f"problem.data: {self.where} has NaN or infinite values")
-        return tensor.to("cpu", self.dtype, copy=True)
+        dtype = self.dtype.to_complex() if tensor.is_complex() else self.dtype
+        return tensor.to("cpu", dtype, copy=True)
 
     @property
     def _batched(self) -> bool:

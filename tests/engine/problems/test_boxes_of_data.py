@@ -18,8 +18,10 @@ from PIL import Image
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.measure import StorageTracker
 from dptrain.engine.problems import build_data, build_physics, operator_norm_sq
+from dptrain.engine.problems.files import TruthFile
 from dptrain.engine.problems.tiff import open_tiff
 from dptrain.engine.sharded_physics import ShardedPhysics
+from dptrain.errors import UsageError
 from dptrain.geometry.boxes import Box, cells, slices, whole
 from dptrain.spec.schema import (
     Deblur,
@@ -65,8 +67,8 @@ def check(ranks: RankPool, spec: Spec, world_size: int) -> None:
         if again is not None:
             torch.testing.assert_close(again, expected.truth, rtol=0, atol=0)
         for (place, y), every in zip(measured, expected.measurements, strict=True):
-            want = every if place is None else every[slices(place, whole(every.shape[2:]), lead=2)]
             if y.numel():
+                want = every if place is None else every[slices(place, whole(every.shape[2:]), lead=2)]
                 torch.testing.assert_close(y, want, rtol=0, atol=1e-12)
     held = sum(y.numel() for _, _, measured, _, _ in parts for _, y in measured)
     assert held == sum(y.numel() for y in expected.measurements), "every measurement on exactly one rank"
@@ -153,6 +155,47 @@ def test_a_users_arrays(ranks: RankPool, tmp_path: Path) -> None:
     images = build_data(spec, whole_physics(spec), role="infer")
     assert torch.equal(images[0].truth, images[1].truth)  # type: ignore[arg-type]
     assert torch.equal(images[2].measurements[0], images[1].truth)  # type: ignore[arg-type]
+
+
+class Sums(LinearPhysics):  # type: ignore[misc]
+    """Sums of rows: measurements that are no image."""
+
+    def A(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+        return x.sum(-1).flatten(1)
+
+    def A_adjoint(self, y: torch.Tensor, **_: Any) -> torch.Tensor:
+        return y.reshape(len(y), 1, -1, 1).expand(-1, -1, -1, 26)
+
+
+def sums() -> list[LinearPhysics]:
+    return [Sums(), Denoising(GaussianNoise(0.1))]
+
+
+def given_sums(image_size: tuple[int, ...]) -> list[Any]:
+    x = torch.rand(1, 1, *image_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return [(x[0], [x.sum(-1).flatten(1)[0], x[0]])]
+
+
+def test_measurements_that_are_no_image(ranks: RankPool) -> None:
+    where = "tests.engine.problems.test_boxes_of_data"
+    data = Factory(factory=f"{where}:given_sums")
+    check(ranks, spec_of(physics=Factory(factory=f"{where}:sums"), data=data, image_size=(20, 26)), 4)
+
+
+def test_a_rank_that_reads_a_part_speaks_of_the_whole_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "wide.npy", np.arange(64, dtype=np.uint32).reshape(8, 8) * 1000)
+    file = TruthFile(
+        path=tmp_path / "wide.npy",
+        image_size=(8, 8),
+        channels=1,
+        value_range=None,
+        crop="none",
+        key=(0,),
+        dtype=torch.float64,
+    )
+    for box in (((0, 2), (0, 2)), ((0, 0), (0, 0))):
+        with pytest.raises(UsageError, match=r"range: \[0, 63000\]"):
+            file.read(box)
 
 
 LAYOUTS: list[dict[str, Any]] = [
