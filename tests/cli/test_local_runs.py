@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from dptrain.launch.local import rank_pids
 from dptrain.records.index import find_runs
 from dptrain.records.paths import RunPaths
@@ -144,6 +146,7 @@ def test_doctor(cli: Cli) -> None:
     assert wrong.code == 1 and "fail  cluster profile: there is none called 'nowhere'" in wrong.out
 
 
+@pytest.mark.acceptance
 def test_sweep_runs_each_member_once(cli: Cli) -> None:
     spec = cli.write("sw.yaml", TINY.replace("name: tiny", "name: sw") + "sweep: {algorithm.iterations: [1, 2]}\n")
     listed = cli("sweep", spec, "--dry-run")

@@ -10,6 +10,8 @@ import signal
 import socket
 from typing import Any
 
+import pytest
+
 from dptrain.launch.locks import run_lock
 from dptrain.records.events import read_events
 from dptrain.records.index import find_runs
@@ -39,6 +41,7 @@ def steps_of_attempt(paths: RunPaths, attempt: int) -> list[int]:
     return [e["step"] for e in read_events(paths.attempt(attempt).rank_events(0)) if e["kind"] == "step"]
 
 
+@pytest.mark.acceptance
 def test_a_dry_run_is_started_and_a_completed_run_is_left_alone_until_it_has_more_to_do(cli: Cli) -> None:
     assert cli("train", cli.write("learn.yaml", TRAIN), "--dry-run").code == 0
     done = cli("resume", "last")

@@ -31,6 +31,7 @@ def strict(
         yield cli, cluster
 
 
+@pytest.mark.acceptance
 def test_where_jobs_are_not_requeued_the_next_one_goes_on_and_resume_after_it(strict: tuple[Cli, SmallSlurm]) -> None:
     cli, slurm = strict
     spec = cli.write("long.yaml", LONG)
@@ -67,6 +68,7 @@ def test_where_jobs_are_not_requeued_the_next_one_goes_on_and_resume_after_it(st
     assert not list(paths.submitit.iterdir()) and paths.batch_log_of(first["job_id"]).exists()
 
 
+@pytest.mark.acceptance
 def test_a_refused_submission_is_resumed_with_the_right_profile(slurm: SmallSlurm, tmp_path: Path) -> None:
     cli = Cli(tmp_path, SLURM_CONF=os.environ["SLURM_CONF"], DPTRAIN_CLUSTER="small")
     profile(cli, "wrong", "partition: mian")

@@ -134,6 +134,7 @@ def test_death_before_the_ranks_leaves_a_trace(site: Cli, line: str, state: str,
     assert says in done.err and says in site("logs", "last").out
 
 
+@pytest.mark.acceptance
 def test_interrupted_waiting_leaves_the_job_and_cancel_ends_it(site: Cli, slurm: SmallSlurm) -> None:
     with site.start("infer", site.write("long.yaml", LONG), "--wait") as process:
         entry = until(site, lambda s: s["state"] == "running" and s["step"] > 0)
@@ -154,6 +155,7 @@ def test_scancel_is_cancelled_too(site: Cli, slurm: SmallSlurm) -> None:
     assert until(site, lambda s: s["over"])["state"] == "cancelled"
 
 
+@pytest.mark.acceptance
 def test_sweep_is_one_array_per_request_and_runs_once(site: Cli) -> None:
     text = TINY.replace("name: tiny", "name: sw")
     spec = site.write("sw.yaml", text + "sweep: {algorithm.iterations: [1, 2], resources.gpus: [1, 2]}\n")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from dptrain.records.index import find_runs
 from dptrain.records.intent import read_intent
 from dptrain.status.state import run_status
 from tests.cli.cli import TINY, Cli
 
 
+@pytest.mark.acceptance
 def test_two_sweeps_at_once_share_their_runs(cli: Cli) -> None:
     spec = cli.write("tiny.yaml", TINY + "sweep: {algorithm.iterations: [1, 2]}\n")
     commands = [cli.start("sweep", spec) for _ in range(2)]

@@ -42,6 +42,7 @@ def test_forecast_is_what_real_ranks_measure(
     check(ranks, on(spec, layout, world_size), task, batch, mode)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("mode", ["always", "never"])
 @pytest.mark.parametrize("layout", ["replicated", "sharded"])
 def test_calls_left_out_and_steps_not_run_change_nothing(layout: str, mode: str) -> None:

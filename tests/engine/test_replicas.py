@@ -136,6 +136,7 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("runs_folder")
 def test_a_run_with_replicas_equals_one_process_also_interrupted() -> None:
     change = (

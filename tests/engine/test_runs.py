@@ -34,6 +34,7 @@ def newest_model(paths: RunPaths) -> bytes:
     return (paths.save(STEPS) / "model.safetensors").read_bytes()
 
 
+@pytest.mark.acceptance
 def test_training_preempted_and_resumed_equals_uninterrupted() -> None:
     change = ("train.schedule=cosine", f"train.steps={STEPS}", "train.save_every_steps=10")
     with running("train", *change) as whole:
@@ -54,6 +55,7 @@ def test_training_preempted_and_resumed_equals_uninterrupted() -> None:
     assert run_status([stopped])[0].state == "completed"
 
 
+@pytest.mark.acceptance
 def test_reconstruction_preempted_and_resumed_equals_uninterrupted() -> None:
     change = ("algorithm.iterations=150", "algorithm.name=fista", "denoiser.init=passthrough")
     with running("infer", *change) as whole:

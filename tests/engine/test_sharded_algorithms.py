@@ -48,7 +48,10 @@ def test_images_and_gradients_are_deepinvs_and_those_of_one_rank(ranks: RankPool
 
 @pytest.mark.parametrize(
     ("spec", "atol"),
-    [(replace(VOLUME, algorithm=ADMM), 1e-10), (replace(SMALL, algorithm=DRS, resources=Resources()), 1e-5)],
+    [
+        (replace(VOLUME, algorithm=ADMM), 1e-10),
+        (replace(SMALL, algorithm=DRS, resources=Resources(layout="replicated")), 1e-5),
+    ],
     ids=["volume", "float32"],
 )
 def test_other_images_are_deepinvs(ranks: RankPool, spec: Spec, atol: float) -> None:

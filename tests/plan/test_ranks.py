@@ -47,6 +47,7 @@ def test_the_fewest_ranks_are_taken() -> None:
         assert plan.fingerprint == make_plan(read(*LARGER, f"resources.gpus={fewest}"), "train", card(gib)).fingerprint
 
 
+@pytest.mark.acceptance
 def test_it_needs_a_card_that_is_known_and_large_enough() -> None:
     with pytest.raises(PlanRefused, match="gpu_memory_gib: 32 in the profile"):
         make_plan(read("resources.gpus=fit"), "train", ClusterProfile(name="local", launcher="local"))
