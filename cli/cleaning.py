@@ -11,9 +11,10 @@ from dptrain.cli.output import print_error, print_json, say
 from dptrain.errors import DptrainError, UsageError
 from dptrain.launch.clean import Leftover, leftovers, remove
 from dptrain.launch.locks import run_lock
-from dptrain.records.index import find_runs, resolve_run
+from dptrain.records.index import find_runs
 from dptrain.records.paths import RunPaths
 from dptrain.records.places import writing
+from dptrain.records.sweeps import resolve_all
 from dptrain.status.show import size
 from dptrain.status.state import run_status
 
@@ -27,7 +28,7 @@ def clean(texts: Sequence[str], *, all_completed: bool, dry_run: bool, as_json: 
         raise UsageError("which runs?\n    write: dptrain clean RUN..., or dptrain clean --all-completed")
     done: list[dict[str, Any]] = []
     refused: list[DptrainError] = []
-    for paths in [resolve_run(text) for text in texts] if texts else _completed():
+    for paths in resolve_all(texts) if texts else _completed():
         try:
             found = _clean(paths, dry_run)
         except DptrainError as error:

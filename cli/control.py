@@ -7,27 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dptrain.cli.options import AsJson, Cluster, Runs, RunsOrFlag
-from dptrain.cli.output import console, print_error, print_json, say
-from dptrain.errors import DptrainError
+from dptrain.cli.output import console, print_json, say
 
 if TYPE_CHECKING:
     from dptrain.status.doctor import Finding
 
 
 def cancel(runs: Runs) -> None:
-    """End runs."""
-    from dptrain.launch.cancel import cancel as end
-    from dptrain.records.index import resolve_run
+    """End runs; of a sweep, all that have not ended, and what it was still going to start."""
+    from dptrain.cli.cancelling import cancel as end
 
-    refused: list[DptrainError] = []
-    for paths in [resolve_run(text) for text in runs]:
-        try:
-            say(end(paths))
-        except DptrainError as error:
-            refused.append(error)
-            print_error(error)
-    if refused:
-        raise typer.Exit(refused[0].exit_code)
+    end(runs)
 
 
 def clean(

@@ -9,10 +9,11 @@ import typer
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Run ids for shell completion, newest first."""
+    """Names of sweeps and run ids, newest first, for shell completion."""
     from dptrain.records.index import find_runs
+    from dptrain.records.sweeps import sweep_names
 
-    names = [paths.run_id for paths in reversed(find_runs())]
+    names = [*sweep_names(), *(paths.run_id for paths in reversed(find_runs()))]
     return [name for name in ["last", *names] if name.startswith(incomplete)]
 
 
@@ -50,20 +51,24 @@ Run = Annotated[
 Runs = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs
+        metavar="RUN...",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps.",
+        autocompletion=complete_runs,
     ),
 ]
 MaybeRuns = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN...]",
-        help="Run ids, directories, unique prefixes, or `last`; default: all.",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps; default: all.",
         autocompletion=complete_runs,
     ),
 ]
 RunsOrFlag = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="RUN...", help="Run ids, directories, unique prefixes, or `last`.", autocompletion=complete_runs
+        metavar="RUN...",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps.",
+        autocompletion=complete_runs,
     ),
 ]

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrain.cli.follow import Bars, end_after_interrupt
 from dptrain.cli.output import note, print_json, print_table, say
-from dptrain.cli.start import Options, check, read_spec
-from dptrain.errors import Interrupted, RunFailed, UsageError, WaitTimeout
+from dptrain.cli.start import Options, read_spec
+from dptrain.errors import Interrupted, PlanRefused, RunFailed, SubmissionRejected, UsageError, WaitTimeout
 from dptrain.records.paths import RunPaths
+from dptrain.records.sweeps import SweepMember, SweepRecord, runs_of, write_sweep
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.schema import Task
 from dptrain.status.model import RunStatus, first_word
 
 if TYPE_CHECKING:
-    from dptrain.launch.sweeps import PlannedMember
+    from dptrain.launch.sweeps import PlannedMember, Starter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The members of a sweep and the newest run of each that counts."""
+    """The members of a sweep and the run of each that counts."""
 
     name: str
     task: Task
     profile: ClusterProfile
     members: list[PlannedMember]
     known: dict[str, tuple[RunPaths, RunStatus]]
-    """Fingerprint -> its newest run, completed ones first."""
+    """Fingerprint -> its run, as `runs_of` chooses it."""
 
     def missing(self, retry: bool) -> list[PlannedMember]:
         """Members to run now: never run, or, with `retry`, failed."""
@@ -42,37 +43,48 @@ class Grid:
             return True
         return retry and found[1].bad and found[1].over
 
+    def starter(self) -> Starter:
+        """What makes their run directories; those that were never submitted are used again."""
+        from dptrain.launch.sweeps import Starter
+
+        never = {f: p for f, (p, s) in self.known.items() if first_word(s.state) == "never-submitted"}
+        return Starter(profile=self.profile, sweep=self.name, again=never)
+
+    def found(self) -> list[tuple[RunPaths, RunStatus]]:
+        """The runs there are, in the order of the members."""
+        return [self.known[f] for m in self.members if (f := m.member.fingerprint) in self.known]
+
 
 def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool) -> None:
-    """Run what is missing of the sweep."""
+    """Run what is missing of the sweep. A member that cannot run is skipped with its reason, and harms no other."""
     from dptrain.launch.locks import sweep_lock
     from dptrain.launch.sweeps import sweep_root
 
     grid = _read_grid(path, options)
-    options.check_waiting(grid.profile.launcher == "slurm")
+    slurm = grid.profile.launcher == "slurm"
+    options.check_waiting(slurm)
+    root = sweep_root(grid.profile)
     if options.dry_run:
         grid = _refresh(grid)
-        missing = _missing(grid, retry, options.force)
-        _print_members(grid, missing, options.as_json)
+        able, unable = _divide(grid, grid.missing(retry), options.force)
+        _print_members(grid, able, unable, options.as_json)
         return
-    with sweep_lock(sweep_root(grid.profile), grid.name, note, options.timeout_s):
-        grid = _refresh(grid)
-        missing = _missing(grid, retry, options.force)
-        if missing and grid.profile.launcher == "slurm":
-            _submit(grid, missing, max_parallel)
-        elif missing:
-            _run_queue(grid, missing, max_parallel, options.timeout_s)
-    if options.wait and grid.profile.launcher == "slurm":
+    with sweep_lock(root, grid.name, note, options.timeout_s):
+        write_sweep(root, _record(grid))
+        grid = _adopt(_refresh(grid)) if slurm else _refresh(grid)
+        able, unable = _divide(grid, grid.missing(retry), options.force)
+        if unable and len(unable) == len(grid.members):
+            raise PlanRefused("plan refuses every run of the sweep:\n" + "\n".join(map(_refusal_line, unable)))
+        starter = grid.starter()
+        for planned in unable:
+            starter.create(planned, "plan refuses: " + "; ".join(planned.plan.refusals))
+        if slurm and able:
+            _submit(grid, starter, able, max_parallel)
+        elif not slurm:
+            _run_queue(grid, starter, able, max_parallel, options.timeout_s)
+    if options.wait and slurm:
         _wait(grid, options)
     _conclude(_refresh(grid), options)
-
-
-def _missing(grid: Grid, retry: bool, force: bool) -> list[PlannedMember]:
-    """Members to run now, once said and checked."""
-    missing = grid.missing(retry)
-    _say_counts(grid, missing)
-    check([planned.plan for planned in missing], force)
-    return missing
 
 
 def _read_grid(path: Path, options: Options) -> Grid:
@@ -86,77 +98,122 @@ def _read_grid(path: Path, options: Options) -> Grid:
     note(f"cluster {profile.name}: {reason}")
     task: Task = "infer" if loaded.spec.train is None else "train"
     members = plan_members(loaded, task, profile)
+    for planned in members:
+        for other in planned.others:
+            note(f"{other} is the same run as {planned.member.spec.name}: it runs once")
     return Grid(name=loaded.spec.name, task=task, profile=profile, members=members, known={})
+
+
+def _record(grid: Grid) -> SweepRecord:
+    members = [SweepMember(name=m.member.spec.name, fingerprint=m.member.fingerprint) for m in grid.members]
+    return SweepRecord(sweep=grid.name, members=tuple(members))
 
 
 def _refresh(grid: Grid) -> Grid:
     """Look again at the runs of the grid's members."""
     from dptrain.launch.sweeps import sweep_root
-    from dptrain.records.index import find_runs
-    from dptrain.records.intent import read_intent
     from dptrain.status.state import run_status
 
-    wanted = {m.member.fingerprint for m in grid.members}
-    candidates = []
-    for paths in find_runs(sweep_root(grid.profile)):
-        try:
-            intent = read_intent(paths)
-        except (OSError, ValueError):  # a damaged run is none of ours to judge; status names it
-            continue
-        if intent.fingerprint in wanted and intent.submission != "dry-run":
-            candidates.append((intent.fingerprint, paths))
-    statuses = run_status([paths for _, paths in candidates])
-    known: dict[str, tuple[RunPaths, RunStatus]] = {}
-    for (fingerprint, paths), status in zip(candidates, statuses, strict=True):
-        assert fingerprint is not None
-        before = known.get(fingerprint)
-        if before is None or before[1].state != "completed":
-            known[fingerprint] = (paths, status)
-    return Grid(name=grid.name, task=grid.task, profile=grid.profile, members=grid.members, known=known)
+    runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile))
+    statuses = run_status(list(runs.values()))
+    return replace(grid, known=dict(zip(runs, zip(runs.values(), statuses, strict=True), strict=True)))
 
 
-def _say_counts(grid: Grid, missing: Sequence[PlannedMember]) -> None:
-    run_now = {m.member.fingerprint for m in missing}
-    others = [
-        s
-        for m in grid.members
-        if (f := m.member.fingerprint) in grid.known and f not in run_now
-        for _, s in [grid.known[f]]
-    ]
-    done = sum(s.state == "completed" for s in others)
-    failed = sum(s.bad for s in others)
+def _adopt(grid: Grid) -> Grid:
+    """Find the jobs of members whose command was killed while it submitted them; the sweep's lock must be held."""
+    from dptrain.launch.adopt import adopt, unconfirmed
+    from dptrain.records.intent import read_intent
+
+    lost = [paths for paths, status in grid.known.values() if first_word(status.state) != "unknown"]
+    lost = [paths for paths in lost if unconfirmed(read_intent(paths))]
+    if not lost:
+        return grid
+    found = adopt(lost)
+    note(f"{len(lost)} runs were left by a command that was killed: {len(found)} of them have a job")
+    return _refresh(grid)
+
+
+def _divide(
+    grid: Grid, missing: Sequence[PlannedMember], force: bool
+) -> tuple[list[PlannedMember], list[PlannedMember]]:
+    """(to run, to skip), once said; with `force` only what cannot even be asked for is skipped."""
+    able: list[PlannedMember] = []
+    unable: list[PlannedMember] = []
+    for planned in missing:
+        possible = planned.plan.job is not None or grid.profile.launcher == "local"
+        (able if not planned.plan.refusals or (force and possible) else unable).append(planned)
+    _say_counts(grid, able, unable)
+    for text in dict.fromkeys(text for planned in able for text in planned.plan.notes):
+        note(f"note: {text}")
+    for planned in able:
+        for reason in planned.plan.refusals:
+            note(f"forced although {planned.member.spec.name}: {reason}")
+    for planned in unable:
+        note(f"skipped:{_refusal_line(planned)}")
+    return able, unable
+
+
+def _refusal_line(planned: PlannedMember) -> str:
+    return f"  {planned.member.spec.name}: " + "; ".join(planned.plan.refusals)
+
+
+def _say_counts(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[PlannedMember]) -> None:
+    now = {m.member.fingerprint for m in [*able, *unable]}
+    others = [status for fingerprint, (_, status) in grid.known.items() if fingerprint not in now]
+    done = sum(status.state == "completed" for status in others)
+    failed = sum(status.bad for status in others)
     text = f"sweep {grid.name}: {len(grid.members)} runs, {done} completed, {len(others) - done - failed} under way"
-    note(text + (f", {failed} failed (again with --retry)" if failed else "") + f", {len(missing)} to run")
+    text += f", {failed} failed (again with --retry)" if failed else ""
+    text += f", {len(unable)} refused by plan" if unable else ""
+    note(f"{text}, {len(able)} to run")
 
 
-def _print_members(grid: Grid, missing: Sequence[PlannedMember], as_json: bool) -> None:
-    run_now = {m.member.fingerprint for m in missing}
+def _print_members(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[PlannedMember], as_json: bool) -> None:
+    new = dict.fromkeys((m.member.fingerprint for m in able), "to run")
+    new |= dict.fromkeys((m.member.fingerprint for m in unable), "refused by plan")
     rows = []
     for planned in grid.members:
-        known = grid.known.get(planned.member.fingerprint)
-        state = "to run" if planned.member.fingerprint in run_now else known[1].state if known else "-"
+        mark = planned.member.fingerprint
+        state = new.get(mark) or (grid.known[mark][1].state if mark in grid.known else "-")
         rows.append((planned.member.spec.name, str(planned.plan.world_size), str(planned.plan.steps), state))
     if as_json:
-        print_json([{"member": m, "ranks": int(r), "steps": int(s), "state": state} for m, r, s, state in rows])
+        reasons = {m.member.spec.name: list(m.plan.refusals) for m in grid.members}
+        print_json(
+            [
+                {"member": m, "ranks": int(r), "steps": int(s), "state": state, "refusals": reasons[m]}
+                for m, r, s, state in rows
+            ]
+        )
     else:
         print_table(("MEMBER", "RANKS", "STEPS", "STATE"), rows)
 
 
-def _submit(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | None) -> None:
+def _submit(grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_parallel: int | None) -> None:
+    """
+    :raises SubmissionRejected: where SLURM took none of them.
+    """
     from dptrain.launch.sweeps import submit_arrays
     from dptrain.records.intent import read_intent
 
-    for paths in submit_arrays(missing, grid.task, grid.profile, grid.name, max_parallel):
-        note(f"{paths.run_id}: job {read_intent(paths).job_id}")
+    runs, rejected = submit_arrays(able, grid.task, starter, max_parallel)
+    jobs = [(paths, read_intent(paths).job_id) for paths in runs]
+    for paths, job_id in jobs:
+        if job_id is not None:
+            note(f"{paths.run_id}: job {job_id}")
+    if rejected and all(job_id is None for _, job_id in jobs):
+        raise SubmissionRejected("\n".join(dict.fromkeys(map(str, rejected))))
 
 
-def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int | None, timeout_s: float | None) -> None:
+def _run_queue(
+    grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_parallel: int | None, timeout_s: float | None
+) -> None:
     """Run the members here, following them; Ctrl-C cancels those that run and starts no other."""
     from dptrain.cli.follow import ending_signals
     from dptrain.launch.sweeps import LocalQueue
     from dptrain.status.state import run_status
 
-    queue = LocalQueue(missing, grid.profile, grid.name, max_parallel)
+    under_way = [paths for paths, status in grid.known.values() if _runs_here(status)]
+    queue = LocalQueue(able, starter, max_parallel, under_way)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with Bars.or_lines() as shown, ending_signals():
 
@@ -176,6 +233,10 @@ def _run_queue(grid: Grid, missing: Sequence[PlannedMember], max_parallel: int |
             raise Interrupted("interrupted; " + "; ".join(words)) from None
 
 
+def _runs_here(status: RunStatus) -> bool:
+    return status.launcher == "local" and first_word(status.state) in ("submitting", "starting", "running", "requeued")
+
+
 def _wait(grid: Grid, options: Options) -> None:
     from dptrain.cli.follow import watch
 
@@ -186,25 +247,37 @@ def _wait(grid: Grid, options: Options) -> None:
         watch(runs, options.timeout_s)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted; the {len(runs)} submitted runs go on\n    look: dptrain sweep, dptrain status"
+            f"interrupted; the {len(runs)} submitted runs go on\n"
+            f"    look: dptrain status {grid.name}    end: dptrain cancel {grid.name}"
         ) from None
 
 
 def _conclude(grid: Grid, options: Options) -> None:
-    """Write the CSV of every member that has a run, and say what is not completed."""
+    """Write the CSV of every member that has a run, and say what is not completed.
+
+    :raises RunFailed: where a run did not do what it was asked for.
+    """
     from dptrain.launch.sweeps import sweep_root
     from dptrain.report.results import result_rows, write_csv
 
-    found = [grid.known[f] for m in grid.members if (f := m.member.fingerprint) in grid.known]
+    found = grid.found()
     path = sweep_root(grid.profile) / f"sweep-{grid.name}.csv"
     rows = result_rows([paths for paths, _ in found], [status for _, status in found])
     write_csv(path, rows)
     if options.as_json:
         print_json({"sweep": grid.name, "csv": str(path), "runs": [status.to_json() for _, status in found]})
     else:
-        say(
-            f"{sum(status.state == 'completed' for _, status in found)} of {len(grid.members)} completed; results: {path}"
-        )
+        done = sum(status.state == "completed" for _, status in found)
+        say(f"{done} of {len(grid.members)} completed; results: {path}")
+        if any(not status.ended for _, status in found):
+            say(f"look: dptrain status {grid.name}    end: dptrain cancel {grid.name}")
     bad = [status for _, status in found if status.bad]
     if bad:
-        raise RunFailed("\n".join(f"{status.run}: {status.state}" for status in bad))
+        raise RunFailed("\n".join(_why(status) for status in bad))
+
+
+def _why(status: RunStatus) -> str:
+    """How a run ended, and why as far as one line says it."""
+    why = status.failure.message if status.failure else status.reason
+    first = (why or "").partition("\n")[0]
+    return f"{status.run}: {status.state}" + (f": {first}" if first else "")

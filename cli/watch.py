@@ -19,9 +19,10 @@ def status(
 ) -> None:
     """One truthful line per run."""
     from dptrain.cli import looking
-    from dptrain.records.index import find_runs, resolve_run
+    from dptrain.records.index import find_runs
+    from dptrain.records.sweeps import resolve_all
 
-    chosen = [resolve_run(text) for text in runs] if runs else find_runs()
+    chosen = resolve_all(runs) if runs else find_runs()
     statuses = looking.watch(chosen, ranks, quiet=as_json) if watch else looking.look(chosen)
     if as_json:
         print_json([status.to_json(ranks) for status in statuses])
@@ -56,11 +57,11 @@ def report(
 ) -> None:
     """One row per run: how it went, and with --csv or --json everything that is known of it."""
     from dptrain.cli.looking import print_report
-    from dptrain.records.index import resolve_run
+    from dptrain.records.sweeps import resolve_all
     from dptrain.report.results import result_rows, to_csv, write_csv
     from dptrain.status.state import run_status
 
-    chosen = [resolve_run(text) for text in runs]
+    chosen = resolve_all(runs)
     rows = result_rows(chosen, run_status(chosen))
     if csv is not None and str(csv) == "-":
         say(to_csv(rows).rstrip("\n"))

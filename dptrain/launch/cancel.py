@@ -1,12 +1,13 @@
-"""Ends a run: notes who asked, asks whoever started the ranks, and says what is left."""
+"""Ends runs: notes who asked, asks whoever started the ranks, and says what is left."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Mapping, Sequence
 
-from dptrain.errors import StateUnknown, UsageError
+from dptrain.errors import DptrainError, StateUnknown, UsageError
 from dptrain.launch.local import rank_pids, supervisor_alive
 from dptrain.records.events import append_event
 from dptrain.records.intent import Intent, read_intent
@@ -15,30 +16,53 @@ from dptrain.records.reading import problem_of
 from dptrain.scheduler.commands import NoAnswer, run_command
 from dptrain.scheduler.query import query_jobs
 
+MOST_IDS = 100
+"""Jobs of one call of scancel."""
 LOCAL_WAIT_S = 25.0
 """The supervisor gives the ranks 10 s between SIGTERM and SIGKILL."""
 
 
 def cancel(paths: RunPaths) -> str:
-    """End the run; one message that says what was done.
+    """End one run; see `cancel_all`.
 
     :raises UsageError: for a run that was never submitted, or a local run of another host.
     :raises StateUnknown: where the scheduler does not answer, or the run's files cannot be read.
     """
-    try:
-        return _cancel(paths)
-    except (OSError, ValueError) as error:
-        raise StateUnknown(
-            f"{paths.run_id} was not cancelled: {problem_of(error, paths.dir)}\n"
-            f"    the job, if it still runs, is known to `squeue --me`, or by its folder: pgrep -af {paths.run_id}"
-        ) from None
+    (answer,) = cancel_all([paths])
+    if isinstance(answer, DptrainError):
+        raise answer
+    return answer
 
 
-def _cancel(paths: RunPaths) -> str:
-    intent = read_intent(paths)
-    if intent.job_id is None:
-        raise UsageError(f"{intent.run} was never submitted ({intent.submission}): there is nothing to cancel")
-    return _cancel_slurm(paths, intent) if intent.launcher == "slurm" else _cancel_local(paths, intent)
+def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
+    """End any number of runs; for each one message that says what was done, or the error that says why it was not.
+
+    SLURM is asked once which of the jobs still run, and once for every hundred of them to end them.
+    """
+    answers: dict[RunPaths, str | DptrainError] = {}
+    jobs: dict[RunPaths, Intent] = {}
+    for paths in runs:
+        try:
+            intent = read_intent(paths)
+            if intent.job_id is None:
+                raise UsageError(f"{intent.run} was never submitted ({intent.submission}): there is nothing to cancel")
+            if intent.launcher == "slurm":
+                jobs[paths] = intent
+            else:
+                answers[paths] = _cancel_local(paths, intent)
+        except (OSError, ValueError) as error:
+            answers[paths] = _unreadable(paths, error)
+        except DptrainError as error:
+            answers[paths] = error
+    answers |= _cancel_slurm(jobs)
+    return [answers[paths] for paths in runs]
+
+
+def _unreadable(paths: RunPaths, error: Exception) -> StateUnknown:
+    return StateUnknown(
+        f"{paths.run_id} was not cancelled: {problem_of(error, paths.dir)}\n"
+        f"    the job, if it still runs, is known to `squeue --me`, or by its folder: pgrep -af {paths.run_id}"
+    )
 
 
 def _note(paths: RunPaths, intent: Intent) -> None:
@@ -48,20 +72,39 @@ def _note(paths: RunPaths, intent: Intent) -> None:
     append_event(attempt.launcher_events, "cancel", by="dptrain cancel")
 
 
-def _cancel_slurm(paths: RunPaths, intent: Intent) -> str:
-    job_id = str(intent.job_id)
+def _cancel_slurm(intents: Mapping[RunPaths, Intent]) -> dict[RunPaths, str | DptrainError]:
+    answers: dict[RunPaths, str | DptrainError] = {}
     # scancel says nothing of a job that has ended, and nobody may note a cancellation of one.
-    jobs = query_jobs([job_id])
-    if jobs.answered and (job_id not in jobs or jobs[job_id].finished):
-        return f"{intent.run}: job {job_id} had already ended"
-    _note(paths, intent)
+    jobs = query_jobs(str(intent.job_id) for intent in intents.values())
+    going: dict[RunPaths, Intent] = {}
+    for paths, intent in intents.items():
+        job_id = str(intent.job_id)
+        if jobs.answered and (job_id not in jobs or jobs[job_id].finished):
+            answers[paths] = f"{intent.run}: job {job_id} had already ended"
+            continue
+        try:
+            _note(paths, intent)
+        except OSError as error:
+            answers[paths] = _unreadable(paths, error)
+            continue
+        going[paths] = intent
+    every = list(going.items())
+    for part in (every[i : i + MOST_IDS] for i in range(0, len(every), MOST_IDS)):
+        problem = _scancel([str(intent.job_id) for _, intent in part])
+        for paths, intent in part:
+            job = f"job {intent.job_id}"
+            done = f"{intent.run}: asked SLURM to cancel {job}"
+            answers[paths] = done if problem is None else StateUnknown(f"{intent.run}: {job} may still run: {problem}")
+    return answers
+
+
+def _scancel(job_ids: Sequence[str]) -> str | None:
+    """None where SLURM took it, else why not."""
     try:
-        answer = run_command(["scancel", job_id])
+        answer = run_command(["scancel", *job_ids])
     except NoAnswer as error:
-        raise StateUnknown(f"{intent.run}: job {job_id} may still run: {error}") from None
-    if answer.exit_code != 0:
-        raise StateUnknown(f"{intent.run}: job {job_id} may still run: {answer.words}")
-    return f"{intent.run}: asked SLURM to cancel job {job_id}"
+        return str(error)
+    return None if answer.exit_code == 0 else answer.words
 
 
 def _cancel_local(paths: RunPaths, intent: Intent) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dptrain.errors import Interrupted, UsageError, WaitTimeout
@@ -46,7 +48,7 @@ def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s:
     :raises WaitTimeout: after `timeout_s` of waiting.
     :raises Interrupted: Ctrl-C while waiting.
     """
-    path = root / f".sweep-{name}.lock"
+    path = _sweep_file(root, name)
     with writing("the lock of the sweep", path, "export DPTRAIN_RUNS=/a/folder/you/can/write"):
         root.mkdir(parents=True, exist_ok=True)
         fd = _open(path)
@@ -55,9 +57,39 @@ def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s:
             _take(fd, name, on_wait, timeout_s)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; nothing was started") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The command that holds the lock of a sweep."""
+
+    pid: int
+    host: str
+
+
+def sweep_holder(root: Path, name: str) -> Holder | None:
+    """Who is starting the runs of a sweep now; None where nobody is."""
+    try:
+        fd = os.open(_sweep_file(root, name), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid, _, host = os.pread(fd, 1000, 0).decode(errors="replace").strip().partition(" ")
+        return Holder(pid=int(pid), host=host) if pid.isdigit() else None
+    finally:
+        os.close(fd)
+    return None
+
+
+def _sweep_file(root: Path, name: str) -> Path:
+    return root / f".sweep-{name}.lock"
 
 
 def _open(path: Path) -> int:

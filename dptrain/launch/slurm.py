@@ -1,12 +1,12 @@
 """Submits runs to SLURM through submitit's pickle mechanism, with plan's own script text.
 
 submitit brings what starts on every rank (`python -m submitit.core._submit FOLDER` loads `<job id>_submitted.pkl`); its script,
-its states (only from accounting) and its arrays (no chunks) are not used.
+its states (only from accounting), its arrays (no chunks) and its executor (which forgets what it submitted when it is killed) are
+not used.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import uuid
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dptrain.errors import StateUnknown, SubmissionRejected
 from dptrain.launch import payload
 from dptrain.launch.local import next_attempt
-from dptrain.records.intent import update_intent
+from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.commands import NoAnswer
 from dptrain.scheduler.requests import ArrayRequest, JobRequest
@@ -36,11 +36,13 @@ def submit_slurm(
     *,
     max_parallel: int | None = None,
     folder: Path | None = None,
+    heads: list[str] | None = None,
 ) -> list[str]:
     """Submit runs of one shape: one run as a job, several as job arrays no larger than the controller takes.
 
     :param plan: its job request holds for every run; of a single run its script is what is submitted.
-    :param max_parallel: at most so many runs at once, over all arrays.
+    :param max_parallel: at most so many runs at once, over all arrays, those of `heads` too.
+    :param heads: jobs submitted before that share the limit; those of this call are added.
     :param folder: where the arrays' own files go; needed for more than one run.
     :return: the job ids, in the order of `paths`: `12`, or `12_3`.
     :raises SubmissionRejected: with SLURM's words, and with what was already submitted.
@@ -48,17 +50,19 @@ def submit_slurm(
     """
     assert plan.job is not None and plan.sbatch is not None and paths
     request = replace(plan.job, array=None)
+    heads = [] if heads is None else heads
     for run in paths:
         _prepare_restart(run, profile, request)
     if len(paths) == 1:
         script = plan.sbatch if request == plan.job else sbatch_script(profile, request)
-        return _submit_part(paths, script, paths[0], [])
+        ids = _submit_part(paths, script, paths[0], _after(heads, 1, max_parallel, profile))
+        heads += ids
+        return ids
     assert folder is not None
     if max_parallel is None and plan.job.array is not None:
         max_parallel = plan.job.array.max_parallel
-    ids: list[str] = []
+    ids = []
     parts = split(paths, _max_count())
-    heads: list[str] = []
     for number, part in enumerate(parts, start=1):
         options = _after(heads, len(parts[0]), max_parallel, profile)
         try:
@@ -77,10 +81,8 @@ def _prepare_restart(paths: RunPaths, profile: ClusterProfile, request: JobReque
         for file in (paths.restart, paths.restart_call):
             file.unlink(missing_ok=True)
         return
-    from submitit.core.utils import DelayedSubmission
-
     paths.restart.write_text(sbatch_script(profile, request), encoding="utf-8")
-    DelayedSubmission(payload.run, str(paths.dir.absolute())).dump(paths.restart_call)
+    _call_of(paths).dump(paths.restart_call)
 
 
 def split(paths: Sequence[RunPaths], max_count: int) -> list[Sequence[RunPaths]]:
@@ -119,18 +121,16 @@ def _submit_several(
     home = RunPaths(folder)
     for needed in (home.submitit, home.batch_log):
         needed.mkdir(parents=True)
-    ids = _submit_part(part, sbatch_script(profile, replace(request, array=array)), home, options)
-    for paths, job_id in zip(part, ids, strict=True):
-        # The log appears when the member starts; until then the link points at nothing.
-        paths.batch_log_of(job_id).symlink_to(os.path.relpath(home.batch_log_of(job_id), paths.batch_log))
-    return ids
+    return _submit_part(part, sbatch_script(profile, replace(request, array=array)), home, options)
 
 
 def _submit_part(part: Sequence[RunPaths], script: str, home: RunPaths, options: Sequence[str]) -> list[str]:
     """One call of sbatch, and the intents before and after it."""
     for paths in {home.dir: home, **{p.dir: p for p in part}}.values():
         paths.submission.write_text(script, encoding="utf-8")
-    for paths in part:
+    comment = f"dptrain:{home.run_id}:{uuid.uuid4().hex[:12]}"
+    array = os.path.relpath(home.dir, part[0].dir.parent) if len(part) > 1 else None
+    for index, paths in enumerate(part):
         attempt = next_attempt(paths)
         update_intent(
             paths,
@@ -138,63 +138,53 @@ def _submit_part(part: Sequence[RunPaths], script: str, home: RunPaths, options:
             job_id=None,
             host=None,
             refusal=None,
+            comment=comment,
+            array=array,
+            array_index=None if array is None else index,
             first_attempt=attempt,
             asked_attempt=attempt,
         )
-    executor = _executor_class()(home, script, tuple(options))
     try:
-        ids: list[str] = executor.submit_runs(part)
+        job_id = submit_script(home.submission, chdir=home.dir.absolute(), comment=comment, options=options)
     except SubmissionRejected as error:
         for paths in part:
             update_intent(paths, submission="refused", refusal=str(error))
         raise
-    for paths, job_id in zip(part, ids, strict=True):
-        update_intent(paths, submission="submitted", job_id=job_id)
-    return ids
+    # A rank that starts before this waits for its call, for up to a minute.
+    return [note_job(paths, job_id) for paths in part]
+
+
+def note_job(paths: RunPaths, job_id: str) -> str:
+    """Give the run what belongs to its job: the call that its ranks look for, a link to the batch log, the id in the intent.
+
+    Safe to repeat where a command was killed halfway.
+
+    :param job_id: as sbatch printed it; of the whole array where the run is a member of one.
+    :return: the id of the run's own job, `12` or `12_3`.
+    """
+    intent = read_intent(paths)
+    home = paths if intent.array is None else RunPaths(paths.dir.parent / intent.array)
+    own_id = job_id if intent.array_index is None else f"{job_id}_{intent.array_index}"
+    if not (call := home.submitted_call(own_id)).exists():
+        beside = call.with_name(f".{call.name}")
+        _call_of(paths).dump(beside)
+        beside.replace(call)
+    link = paths.batch_log_of(own_id)
+    if home != paths and not link.is_symlink():
+        # The log appears when the member starts; until then the link points at nothing.
+        link.symlink_to(os.path.relpath(home.batch_log_of(own_id), paths.batch_log))
+    update_intent(paths, submission="submitted", job_id=own_id)
+    return own_id
+
+
+def _call_of(paths: RunPaths) -> Any:
+    # Here and not at the top: status and --help load this package without submitit.
+    from submitit.core.utils import DelayedSubmission
+
+    return DelayedSubmission(payload.run, str(paths.dir.absolute()))
 
 
 def _refuse_rest(parts: Sequence[Sequence[RunPaths]], words: str) -> None:
     for part in parts:
         for paths in part:
             update_intent(paths, submission="refused", refusal=f"not tried, since an earlier part failed: {words}")
-
-
-@functools.cache
-def _executor_class() -> Any:
-    # Here and not at the top: status and --help load this package without submitit.
-    from submitit.slurm.slurm import SlurmExecutor, SlurmJob
-
-    class PlanExecutor(SlurmExecutor):  # type: ignore[misc]
-        """submitit's executor with plan's script and one careful call of sbatch."""
-
-        def __init__(self, home: RunPaths, script: str, options: tuple[str, ...]) -> None:
-            super().__init__(folder=home.submitit)
-            self.home, self.script, self.options = home, script, options
-
-        def submit_runs(self, part: Sequence[RunPaths]) -> list[str]:
-            jobs = self.submit_array([functools.partial(payload.run, str(paths.dir.absolute())) for paths in part])
-            return [str(job.job_id) for job in jobs]
-
-        def _internal_process_submissions(self, delayed_submissions: Any) -> Any:
-            pickles = []
-            for delayed in delayed_submissions:
-                pickles.append(self.folder / f"{uuid.uuid4().hex}.pkl")
-                delayed.dump(pickles[-1])
-            first = self._submit_command("").job_id
-            ids = [first] if len(pickles) == 1 else [f"{first}_{index}" for index in range(len(pickles))]
-            jobs = [SlurmJob(folder=self.folder, job_id=job_id) for job_id in ids]
-            for job, path in zip(jobs, pickles, strict=True):
-                # A rank that starts before this waits for its pickle, for up to a minute.
-                job.paths.move_temporary_file(path, "submitted_pickle")
-            return jobs
-
-        def _make_submission_file_text(self, command: str, uid: str) -> str:
-            return self.script
-
-        def _submit_command(self, command: str) -> Any:
-            comment = f"dptrain:{self.home.run_id}:{uuid.uuid4().hex[:12]}"
-            chdir = self.home.dir.absolute()
-            job_id = submit_script(self.home.submission, chdir=chdir, comment=comment, options=self.options)
-            return SlurmJob(folder=self.folder, job_id=job_id)
-
-    return PlanExecutor

@@ -35,18 +35,23 @@ def create_run(
     name: str | None = None,
     sweep: str | None = None,
     fingerprint: str | None = None,
+    refusal: str | None = None,
+    again: RunPaths | None = None,
 ) -> RunPaths:
     """Make the run directory with everything the ranks and `status` need; nothing is submitted.
 
     :param name: what the run id begins with; default: the spec's name.
+    :param refusal: why the run will not be submitted: it is there to be seen.
+    :param again: a run that was made and never submitted: its folder is used.
     :raises UsageError: where the folder cannot be made, or where a fault is injected that nobody has allowed.
     """
     faults = declared_faults(os.environ, plan.world_size)
-    paths = RunPaths(runs_root(profile.runs) / new_run_id(name or loaded.spec.name))
+    paths = again or RunPaths(runs_root(profile.runs) / new_run_id(name or loaded.spec.name))
     where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
     with writing("the run folder", paths.dir, where):
-        paths.create()
-    write_plan(paths, plan, loaded)
+        if again is None:
+            paths.create()
+        write_plan(paths, plan, loaded)
     intent = Intent(
         run=paths.run_id,
         task=plan.task,
@@ -55,6 +60,8 @@ def create_run(
         world_size=plan.world_size,
         steps=plan.steps,
         created_s=time.time(),
+        submission="submitting" if refusal is None else "refused",
+        refusal=refusal,
         sweep=sweep,
         fingerprint=fingerprint,
         faults=faults,

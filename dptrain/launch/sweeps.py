@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptrain.errors import SubmissionRejected
 from dptrain.launch.local import start_local
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
@@ -35,6 +36,8 @@ class PlannedMember:
     member: Member
     loaded: LoadedSpec
     plan: Plan
+    others: tuple[str, ...] = ()
+    """Names of further members that are the same run."""
 
 
 def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> list[PlannedMember]:
@@ -51,32 +54,95 @@ def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> lis
         # One piece of advice: looking for it takes forecasts of its own.
         plan = make_plan(own, task, profile, fixed=None if refused else tuple(member.values))
         # Plan knows what `patch: fit` is; the same run may have been asked for by its number.
-        known = replace(member, fingerprint=plan.fingerprint)
-        planned.setdefault(plan.fingerprint, PlannedMember(member=known, loaded=own, plan=plan))
+        mark = plan.fingerprint
+        if (first := planned.get(mark)) is not None:
+            planned[mark] = replace(first, others=(*first.others, member.spec.name))
+        else:
+            planned[mark] = PlannedMember(member=replace(member, fingerprint=mark), loaded=own, plan=plan)
     return list(planned.values())
 
 
-def create_member(planned: PlannedMember, profile: ClusterProfile, sweep: str) -> RunPaths:
-    """The run directory of one member."""
-    mark = planned.member.fingerprint
-    return create_run(planned.plan, planned.loaded, profile, sweep=sweep, fingerprint=mark)
+@dataclass(frozen=True, kw_only=True)
+class Starter:
+    """Makes the run directories of a sweep's members."""
+
+    profile: ClusterProfile
+    sweep: str
+    again: Mapping[str, RunPaths]
+    """Fingerprint -> a run that was made and never submitted: its folder is used again."""
+
+    def create(self, planned: PlannedMember, refusal: str | None = None) -> RunPaths:
+        """The run directory of one member.
+
+        :param refusal: why it will not be submitted.
+        """
+        mark = planned.member.fingerprint
+        return create_run(
+            planned.plan,
+            planned.loaded,
+            self.profile,
+            sweep=self.sweep,
+            fingerprint=mark,
+            refusal=refusal,
+            again=self.again.get(mark),
+        )
 
 
 def submit_arrays(
-    members: Sequence[PlannedMember], task: Task, profile: ClusterProfile, sweep: str, max_parallel: int | None
-) -> list[RunPaths]:
-    """Submit the members, those of one resource request together.
+    members: Sequence[PlannedMember], task: Task, starter: Starter, max_parallel: int | None
+) -> tuple[list[RunPaths], list[SubmissionRejected]]:
+    """Submit the members, those of one resource request together. A request that SLURM refuses keeps no other from being submitted.
 
-    :raises SubmissionRejected: by the first request that SLURM refuses; what is submitted stays, and the message lists it.
+    :param max_parallel: at most so many runs at once, over all arrays.
+    :return: the runs that were made, and what was refused.
+    :raises StateUnknown: where SLURM does not answer; what is submitted stays, and the message lists it.
     """
     runs: list[RunPaths] = []
-    for group in group_by_request(members).values():
-        paths = [create_member(planned, profile, sweep) for planned in group]
-        root = paths[0].dir.parent
-        plan = group[0].plan if len(group) == 1 else _array_plan(group, task, profile, sweep, max_parallel)
-        submit_slurm(paths, plan, profile, max_parallel=max_parallel, folder=root / new_run_id(f"{sweep}-arrays"))
-        runs += paths
-    return runs
+    rejected: list[SubmissionRejected] = []
+    groups = list(group_by_request(members).values())
+    for lane in lanes([len(group) for group in groups], max_parallel):
+        heads: list[str] = []
+        for group in (groups[number] for number in lane.groups):
+            paths = [starter.create(planned) for planned in group]
+            runs += paths
+            plan = group[0].plan if len(group) == 1 else _array_plan(group, task, starter, lane.max_parallel)
+            folder = paths[0].dir.parent / new_run_id(f"{starter.sweep}-arrays")
+            try:
+                submit_slurm(paths, plan, starter.profile, max_parallel=lane.max_parallel, folder=folder, heads=heads)
+            except SubmissionRejected as error:
+                rejected.append(error)
+    return runs, rejected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Arrays that run one after the other, with their share of the runs at once."""
+
+    groups: tuple[int, ...]
+    max_parallel: int | None
+
+
+def lanes(sizes: Sequence[int], max_parallel: int | None) -> list[Lane]:
+    """Share out `max_parallel` over arrays, since SLURM's own limit holds within one array only.
+
+    As many lanes as may run at once; the larger arrays are dealt first, each to the lane with the least, and what is left of
+    the limit goes to the lanes with the most runs per place. The shares add up to the limit.
+
+    :param sizes: runs of each array.
+    """
+    if max_parallel is None:
+        return [Lane(groups=(number,), max_parallel=None) for number in range(len(sizes))]
+    count = min(len(sizes), max_parallel)
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    load = [0] * count
+    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        least = load.index(min(load))
+        dealt[least].append(number)
+        load[least] += sizes[number]
+    share = [1] * count
+    for _ in range(max_parallel - count):
+        share[max(range(count), key=lambda n: load[n] / share[n])] += 1
+    return [Lane(groups=tuple(g), max_parallel=s) for g, s in zip(dealt, share, strict=True)]
 
 
 def group_by_request(members: Sequence[PlannedMember]) -> Mapping[JobRequest, list[PlannedMember]]:
@@ -88,27 +154,32 @@ def group_by_request(members: Sequence[PlannedMember]) -> Mapping[JobRequest, li
     return groups
 
 
-def _array_plan(
-    group: Sequence[PlannedMember], task: Task, profile: ClusterProfile, sweep: str, max_parallel: int | None
-) -> Plan:
+def _array_plan(group: Sequence[PlannedMember], task: Task, starter: Starter, max_parallel: int | None) -> Plan:
     from dptrain.plan.plan import make_plan
 
     first = group[0].loaded
     array = ArrayRequest(count=len(group), max_parallel=max_parallel)
-    return make_plan(replace(first, spec=replace(first.spec, name=sweep)), task, profile, array)
+    return make_plan(replace(first, spec=replace(first.spec, name=starter.sweep)), task, starter.profile, array)
 
 
 class LocalQueue:
     """Starts local runs, at most so many at once."""
 
     def __init__(
-        self, members: Sequence[PlannedMember], profile: ClusterProfile, sweep: str, max_parallel: int | None
+        self,
+        members: Sequence[PlannedMember],
+        starter: Starter,
+        max_parallel: int | None,
+        running: Sequence[RunPaths] = (),
     ) -> None:
+        """
+        :param running: runs of the sweep that an earlier command has started: they take places, and are waited for.
+        """
         self.waiting = list(members)
-        self.profile, self.sweep = profile, sweep
+        self.starter = starter
         self.max_parallel = max_parallel or 1
         self.started: list[RunPaths] = []
-        self.running: list[RunPaths] = []
+        self.running = list(running)
 
     def run(self, is_over: Callable[[RunPaths], bool]) -> None:
         """Start the members in turn and return when the last has ended.
@@ -123,10 +194,10 @@ class LocalQueue:
                 time.sleep(POLL_S)
 
     def _start(self, planned: PlannedMember) -> None:
-        paths = create_member(planned, self.profile, self.sweep)
+        paths = self.starter.create(planned)
         self.started.append(paths)
         self.running.append(paths)
-        start_local(paths, self.profile)
+        start_local(paths, self.starter.profile)
 
 
 def sweep_root(profile: ClusterProfile) -> Path:

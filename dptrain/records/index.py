@@ -35,7 +35,7 @@ def resolve_run(text: str, root: Path | None = None) -> RunPaths:
     """
     folder = runs_root() if root is None else root
     if "/" not in text and text not in ("", ".", ".."):
-        if _is_run(folder / text):
+        if is_run(folder / text):
             return RunPaths(folder / text)
         runs = find_runs(folder)
         if text == LAST:
@@ -44,10 +44,10 @@ def resolve_run(text: str, root: Path | None = None) -> RunPaths:
             raise NoSuchRun(
                 f"there are no runs in {folder}\n    write: DPTRAIN_RUNS=<folder of runs>, or start one with `dptrain infer`"
             )
-        if not _is_run(Path(text)):
+        if not is_run(Path(text)):
             return _by_prefix(text, runs, folder)
     directory = Path(text).expanduser().absolute()
-    if text and _is_run(directory):
+    if text and is_run(directory):
         return RunPaths(directory)
     if text and directory.is_dir():
         raise NoSuchRun(
@@ -74,7 +74,8 @@ def _listed(ids: list[str], most: int = 5) -> str:
     return ", ".join(newest) + (f" and {len(ids) - most} older" if len(ids) > most else "")
 
 
-def _is_run(directory: Path) -> bool:
+def is_run(directory: Path) -> bool:
+    """Whether a folder holds a run."""
     # Whatever it is: a run with a damaged intent is one to be named, not one that is absent.
     return os.path.lexists(RunPaths(directory).intent)
 

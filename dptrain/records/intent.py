@@ -35,6 +35,12 @@ class Intent:
     """SLURM job id, `12` or `12_3` for an array member; locally the pid of the supervisor."""
     host: str | None = None
     """Local runs: the host of the supervisor."""
+    comment: str | None = None
+    """What the job was submitted with, so that it can be found where its id is not known."""
+    array: str | None = None
+    """Folder of the job array's own files, relative to the folder of runs; None for a job of its own."""
+    array_index: int | None = None
+    """Which member of the array the run is."""
     sweep: str | None = None
     """Name of the sweep this run is a member of."""
     fingerprint: str | None = None
@@ -66,7 +72,10 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "steps": lambda value: isinstance(value, int) and whole_number(value) is not None,
     "created_s": lambda value: real_number(value, 1e12) is not None,
     "submission": lambda value: value in ("submitting", "submitted", "refused", "dry-run"),
-    **dict.fromkeys(("refusal", "job_id", "host", "sweep", "fingerprint", "faults"), _is_text_or_none),
+    **dict.fromkeys(
+        ("refusal", "job_id", "host", "comment", "array", "sweep", "fingerprint", "faults"), _is_text_or_none
+    ),
+    "array_index": lambda value: value is None or (isinstance(value, int) and whole_number(value) is not None),
     **dict.fromkeys(_ATTEMPTS, lambda value: isinstance(value, int) and whole_number(value, 1, 10**6) is not None),
 }
 """Which values a field of the file may have."""

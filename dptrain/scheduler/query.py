@@ -100,8 +100,20 @@ def find_by_comment(comment: str) -> str | None:
 
     :raises NoAnswer: where nobody answered: then nothing is known, and submitting again could double the job.
     """
-    found = [int(job.job_id.split("_")[0]) for job in _squeue("--me") if job.comment == comment]
-    return str(max(found)) if found else None
+    return find_by_comments([comment]).get(comment)
+
+
+def find_by_comments(comments: Iterable[str]) -> dict[str, str]:
+    """Comment -> the newest job of this user that has it, with one call; what the controller does not know is left out.
+
+    :raises NoAnswer: as `find_by_comment`.
+    """
+    wanted = set(comments)
+    found: dict[str, int] = {}
+    for job in _squeue("--me") if wanted else ():
+        if job.comment in wanted:
+            found[job.comment] = max(found.get(job.comment, 0), int(job.job_id.split("_")[0]))
+    return {comment: str(job_id) for comment, job_id in found.items()}
 
 
 def _squeue(*selection: str) -> Iterator[JobInfo]:

@@ -1,0 +1,98 @@
+"""`sweep-NAME.json` in the folder of runs: the members of a sweep, by the fingerprint of their specs.
+
+A member's run is found by its fingerprint, whoever started it: a sweep takes over what is done already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dptrain.errors import NoSuchRun
+from dptrain.records.index import find_runs, is_run, resolve_run
+from dptrain.records.intent import read_intent, write_json
+from dptrain.records.paths import RunPaths, runs_root
+from dptrain.records.reading import open_file, parse_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepMember:
+    """One run of a sweep, whether it was started or not."""
+
+    name: str
+    """The sweep's name and the member's values."""
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRecord:
+    """What the newest command for the sweep of this name asked for."""
+
+    sweep: str
+    members: tuple[SweepMember, ...]
+
+
+def write_sweep(root: Path, record: SweepRecord) -> None:
+    """Write or replace the file."""
+    write_json(_file(root, record.sweep), asdict(record))
+
+
+def read_sweep(root: Path, name: str) -> SweepRecord | None:
+    """The sweep of this name; None where there is none, or its file is damaged."""
+    if "/" in name or not name:
+        return None
+    try:
+        with open_file(_file(root, name)) as file:
+            value = parse_json(file.read())
+        members = tuple(SweepMember(name=str(m["name"]), fingerprint=str(m["fingerprint"])) for m in value["members"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return SweepRecord(sweep=name, members=members)
+
+
+def sweep_names(root: Path | None = None) -> list[str]:
+    """Names of the sweeps in a folder of runs."""
+    folder = runs_root() if root is None else root
+    return sorted(path.name[len("sweep-") : -len(".json")] for path in folder.glob("sweep-*.json"))
+
+
+def runs_of(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, RunPaths]:
+    """Fingerprint -> its run: the newest with a result, else the newest. What was only tried dry does not count."""
+    wanted, found = set(fingerprints), dict[str, RunPaths]()
+    for paths in find_runs(root):
+        try:
+            intent = read_intent(paths)
+        except (OSError, ValueError):  # a damaged run is none of ours to judge; status names it
+            continue
+        if intent.fingerprint not in wanted or intent.submission == "dry-run":
+            continue
+        before = found.get(str(intent.fingerprint))
+        if before is None or paths.result.exists() or not before.result.exists():
+            found[str(intent.fingerprint)] = paths
+    return found
+
+
+def resolve_runs(text: str, root: Path | None = None) -> list[RunPaths]:
+    """The run of an id, a directory, a unique prefix or `last`; of the name of a sweep, its members' runs.
+
+    :raises NoSuchRun: where there is none; for a sweep none of whose members was started.
+    """
+    folder = runs_root() if root is None else root
+    record = None if "/" not in text and is_run(folder / text) else read_sweep(folder, text)
+    if record is None:
+        return [resolve_run(text, root)]
+    found = runs_of([member.fingerprint for member in record.members], folder)
+    runs = [found[member.fingerprint] for member in record.members if member.fingerprint in found]
+    if not runs:
+        raise NoSuchRun(f"none of the {len(record.members)} runs of sweep {text} was started")
+    return runs
+
+
+def resolve_all(texts: Sequence[str], root: Path | None = None) -> list[RunPaths]:
+    """`resolve_runs` of every text, each run once."""
+    return list(dict.fromkeys(paths for text in texts for paths in resolve_runs(text, root)))
+
+
+def _file(root: Path, name: str) -> Path:
+    return root / f"sweep-{name}.json"
