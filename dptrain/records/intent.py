@@ -30,7 +30,7 @@ class Intent:
     """Seconds since the epoch."""
     submission: Literal["submitting", "submitted", "refused", "dry-run"] = "submitting"
     refusal: str | None = None
-    """The scheduler's own words."""
+    """The scheduler's own words, or why a sweep did not submit it."""
     job_id: str | None = None
     """SLURM job id, `12` or `12_3` for an array member; locally the pid of the supervisor."""
     host: str | None = None
