@@ -70,8 +70,8 @@ def test_the_pickle_holds_a_run_directory_and_no_more(slurm: SmallSlurm, tmp_pat
     paths, job = start(replace(small(tmp_path), python=NO_RANKS), tmp_path)
     with (paths.submitit / f"{job}_submitted.pkl").open("rb") as file:
         call = pickle.load(file)
-    assert call.function.func.__module__ == "dptrain.launch.payload"
-    assert call.function.args == (str(paths.dir),)
+    assert call.function.__module__ == "dptrain.launch.payload"
+    assert call.args == (str(paths.dir),)
 
 
 def test_cancel_ends_the_job_and_leaves_no_process(slurm: SmallSlurm, tmp_path: Path) -> None:
