@@ -129,16 +129,16 @@ def test_one_that_fails_and_one_that_cannot_fit_harm_no_other(
     profiles = tmp_path / "config" / "dptrain" / "clusters"
     profiles.mkdir(parents=True, exist_ok=True)
     base = PROFILE if cluster == "small" else "launcher: local\n"
-    (profiles / "card.yaml").write_text(base + "gpu_memory_gib: 1.0\n")
+    (profiles / "card.yaml").write_text(base + "gpu_memory_gib: 0.25\n")
     (tmp_path / "broken.py").write_text(BROKEN)
     cli = Cli(tmp_path, DPTRAIN_CLUSTER="card", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", **env)
-    members = "[[64, 64], false], [[64, 64], true], [[8192, 8192], false], [[48, 48], false]"
+    members = "[[64, 64], false], [[64, 64], true], [[4096, 4096], false], [[48, 48], false]"
     spec = cli.write(
         "mixed.yaml",
         "name: mixed\n"
         "problem: {image_size: [64, 64], physics: {name: denoise, noise_std: 0.1}, data: {source: synthetic}}\n"
         'denoiser: {factory: "broken:build", broken: false}\n'
-        "algorithm: {iterations: 2}\nresources: {gpus: 1}\n"
+        "algorithm: {iterations: 2}\nresources: {gpus: 1}\ntiling: {patch: 1024, halo: 16, max_batch_size: 1}\n"
         f'sweep: {{"problem.image_size, denoiser.broken": [{members}]}}\n',
     )
     done = cli("sweep", spec, "--wait", timeout_s=400)
