@@ -16,6 +16,7 @@ from deepinv.physics import Blur, Demosaicing, Denoising, Downsampling, Inpainti
 from deepinv.physics import functional as dF
 from deepinv.physics.forward import ComposedLinearPhysics
 
+from dptrain.errors import UsageError
 from dptrain.engine.stages import Convolution, Decimation, FilterBank, LocalStage, Mask
 from dptrain.geometry.boxes import Box, shape_of, slices
 from dptrain.geometry.footprints import Boundary, Passage, measured_box, passages, runs_locally
@@ -127,20 +128,38 @@ class LocalOperator:
         self.window = self._passages[0].source if stages else box
 
     def A(self, window: torch.Tensor) -> torch.Tensor:
-        """Measurements (B, C, *measured) of a window (B, C, *window) of the image."""
+        """Measurements (B, C, *measured) of a window (B, C, *window) of the image.
+
+        :raises UsageError: where a stage gives another shape than its footprint says.
+        """
         for stage, passage in zip(self._stages, self._passages, strict=True):
             window = stage.A(_complete(window, passage, stage.footprint.boundary))
+            _check(stage, "A", window, passage.out)
         return window
 
     def A_adjoint(self, y: torch.Tensor) -> torch.Tensor:
-        """The exact transpose: a window, to be added to the image."""
+        """The exact transpose: a window, to be added to the image.
+
+        :raises UsageError: as `A`.
+        """
         for stage, passage in zip(reversed(self._stages), reversed(self._passages), strict=True):
-            y = _fold(stage.A_adjoint(y), passage, stage.footprint.boundary)
+            y = stage.A_adjoint(y)
+            _check(stage, "A_adjoint", y, passage.window)
+            y = _fold(y, passage, stage.footprint.boundary)
         return y
 
     def normal(self, window: torch.Tensor) -> torch.Tensor:
         """A^T A of a window."""
         return self.A_adjoint(self.A(window))
+
+
+def _check(stage: LocalStage, method: str, found: torch.Tensor, expected: Box) -> None:
+    if tuple(found.shape[2:]) != shape_of(expected):
+        raise UsageError(
+            f"local_stages: {type(stage).__name__}.{method} gives pixels {tuple(found.shape[2:])}, and its footprint "
+            f"{stage.footprint} says {shape_of(expected)}\n"
+            "    write: a footprint whose halo and stride are what one output pixel reads, and A in valid mode"
+        )
 
 
 def _complete(x: torch.Tensor, passage: Passage, boundary: Boundary) -> torch.Tensor:

@@ -86,7 +86,10 @@ def _ranks(spec: Spec, task: Task) -> Iterator[str]:
     replicated = spec.resources.layout == "replicated"
     if replicated and spec.resources.precision == "float64" and count is not None and ranks > count:
         # deepinv 0.5 sums float32 zeros of a rank without operators into float64 and aborts.
-        yield f"layout replicated in float64 needs ranks <= operators: resources.gpus {ranks} > {count} operators"
+        yield (
+            f"layout replicated in float64 needs ranks <= operators: resources.gpus {ranks} > {count} operators; write: "
+            f"resources.layout=sharded, resources.gpus={count} or resources.precision=float32"
+        )
 
 
 def _files(spec: Spec) -> Iterator[str]:

@@ -143,10 +143,10 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
     """PSNR before and after, or what there is instead, and where the pictures are."""
     lines = [f"{status.run}: {status.state}, {status.step} steps on {status.world_size} ranks"]
     result = read_result(paths)
-    psnr, loss = _numbers(result.get("psnr_db")), _numbers(result.get("loss"))
-    if psnr:
+    loss = _numbers(result.get("loss"))
+    if isinstance(psnr := result.get("psnr_db"), list) and psnr:
         before, after = _when_measured(status, result, len(psnr) - 1)
-        lines.append(f"PSNR {psnr[0]:.2f} dB ({before}) -> {psnr[-1]:.2f} dB ({after})")
+        lines.append(f"PSNR {_decibels(psnr[0])} ({before}) -> {_decibels(psnr[-1])} ({after})")
     if loss:
         lines.append(f"loss {loss[0]:.4g} -> {loss[-1]:.4g}")
     output = result.get("output")
@@ -160,6 +160,11 @@ def result_lines(status: RunStatus, paths: RunPaths) -> list[str]:
         lines.append(f"and {len(pictures) - 4} more in {paths.output}")
     lines.append(f"folder: {paths.dir}")
     return lines
+
+
+def _decibels(value: object) -> str:
+    """An iterate that equals the truth has no PSNR."""
+    return "exact" if value is None else f"{value:.2f} dB" if isinstance(value, float | int) else "-"
 
 
 def _when_measured(status: RunStatus, result: dict[str, Any], iterations: int) -> tuple[str, str]:

@@ -6,12 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from deepinv.physics import stack
 
 from dptrain.engine.context import RankEnvironment
 from dptrain.engine.fidelity import DataFidelity
+from dptrain.engine.local_physics import LocalOperator
+from dptrain.engine.stages import LocalStage
+from dptrain.errors import UsageError
 from dptrain.geometry.boxes import slices, split_boxes, whole
+from dptrain.geometry.footprints import Footprint
 from tests.ranks import RankPool
 
 PAGE = Path(__file__).parents[2] / "docs" / "layouts.md"
@@ -44,3 +49,28 @@ def test_the_example_of_the_page(ranks: RankPool) -> None:
             assert is_local
             torch.testing.assert_close(measured, y[here], rtol=0, atol=1e-14)
             torch.testing.assert_close(normal, physics.A_adjoint(y)[here], rtol=0, atol=1e-13)
+
+
+class Shorter(LocalStage):
+    """One of its methods gives a pixel less than the footprint says."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__(Footprint(halo=((0, 0), (0, 1)), stride=(1, 1), boundary="circular"))
+        self.wrong = wrong
+
+    def A(self, window: torch.Tensor) -> torch.Tensor:
+        return window[..., 2 if self.wrong == "A" else 1 :]
+
+    def A_adjoint(self, out: torch.Tensor) -> torch.Tensor:
+        return out if self.wrong == "A_adjoint" else torch.nn.functional.pad(out, (1, 0))
+
+
+@pytest.mark.parametrize("wrong", ["A", "A_adjoint"])
+def test_a_stage_of_another_shape_than_it_declares_is_named(wrong: str) -> None:
+    operator = LocalOperator([Shorter(wrong)], (5, 8), ((0, 5), (0, 8)))
+    with pytest.raises(
+        UsageError, match=rf"Shorter\.{wrong} gives pixels .* and its footprint .*\n    write: a footprint"
+    ):
+        operator.normal(torch.rand(1, 1, 5, 9))
+    right = LocalOperator([Shorter("")], (5, 8), ((0, 5), (0, 8)))
+    assert right.normal(torch.rand(1, 1, 5, 9)).shape == (1, 1, 5, 9)

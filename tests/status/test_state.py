@@ -129,6 +129,8 @@ def test_the_summary_says_what_its_psnr_is_of(tmp_path: Path) -> None:
     assert several in result_lines(status, run.paths)
     write_json(run.paths.result, {"psnr_db": [20.0, 22.0, 25.0], "images": [{}]})
     assert "PSNR 20.00 dB (first iterate) -> 25.00 dB (after 6 steps)" in result_lines(status, run.paths)
+    write_json(run.paths.result, {"psnr_db": [20.0, None, None], "images": [{}]})
+    assert "PSNR 20.00 dB (first iterate) -> exact (after 6 steps)" in result_lines(status, run.paths)
 
 
 def test_waiting_ends_with_the_last_run(tmp_path: Path) -> None:
