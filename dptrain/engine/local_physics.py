@@ -16,8 +16,8 @@ from deepinv.physics import Blur, Demosaicing, Denoising, Downsampling, Inpainti
 from deepinv.physics import functional as dF
 from deepinv.physics.forward import ComposedLinearPhysics
 
-from dptrain.errors import UsageError
 from dptrain.engine.stages import Convolution, Decimation, FilterBank, LocalStage, Mask
+from dptrain.errors import UsageError
 from dptrain.geometry.boxes import Box, shape_of, slices
 from dptrain.geometry.footprints import Boundary, Passage, measured_box, passages, runs_locally
 
