@@ -15,7 +15,19 @@ from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
-from dptrain.spec.schema import PROXIMAL, Data, Denoiser, Factory, FileData, MultiframeSuperres, SourceData, Spec, Task
+from dptrain.spec.schema import (
+    PROXIMAL,
+    Data,
+    Denoiser,
+    Factory,
+    FileData,
+    MultiframeSuperres,
+    Run,
+    SourceData,
+    Spec,
+    Task,
+    Tiling,
+)
 
 
 def operators(spec: Spec) -> int | None:
@@ -134,9 +146,15 @@ def operator_norm_sq(spec: Spec) -> float | None:
     """
     if isinstance(spec.problem.physics, Factory):
         return None
-    # Rows of a table over rank counts ask for the same number.
-    alone = replace(spec.resources, gpus=1, replicas=1)
-    return _probed_norm_sq(dump_spec(replace(spec, resources=alone)))
+    # Runs of a sweep, and rows of a table over rank counts, mostly ask for the same number.
+    alone = Spec(
+        name="norm",
+        problem=replace(spec.problem, channels=1, data=SourceData(source="synthetic")),
+        denoiser=Denoiser(name="identity"),
+        tiling=Tiling(halo=0),
+        run=Run(seed=spec.run.seed),
+    )
+    return _probed_norm_sq(dump_spec(alone))
 
 
 @lru_cache(maxsize=64)
