@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptrain.cli.output import console, note, print_table, say
-from dptrain.errors import Interrupted
+from dptrain.cli.output import note, print_table, say
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.status.model import RunStatus, first_word
 from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row_style, table_row
@@ -18,8 +15,6 @@ from dptrain.status.state import Scheduler, run_status
 if TYPE_CHECKING:
     from dptrain.report.results import Row
 
-WATCH_S = 2.0
-PLAIN_WATCH_S = 10.0
 EXPENDABLE = ("PEAK", "JOB", "LOSS", "S/STEP", "PSNR dB", "ETA")
 EXPENDABLE_OF_REPORT = ("LAYOUT", "PEAK", "LOSS", "TASK", "S/STEP", "SSIM")
 EXPENDABLE_OF_RANKS = ("SENT", "PID", "PEAK", "HOST")
@@ -55,31 +50,6 @@ def print_report(rows: Sequence[Row]) -> None:
     from dptrain.report.results import table_row
 
     print_table(HEADER, [table_row(row) for row in rows], (), EXPENDABLE_OF_REPORT)
-
-
-def watch(runs: Sequence[RunPaths], ranks: bool, quiet: bool = False) -> list[RunStatus]:
-    """Print the table again and again until every run has ended; the scheduler is asked every ten seconds at most.
-
-    :param quiet: only wait.
-    """
-    scheduler = Scheduler()
-    shown = ""
-    while True:
-        statuses = run_status(runs, scheduler)
-        terminal = sys.stdout.isatty() and not quiet
-        states = " ".join(f"{s.run}:{s.state}:{s.step}" for s in statuses)
-        if terminal:
-            console().clear()
-        if terminal or (states != shown and not quiet):
-            print_statuses(statuses, ranks)
-        shown = states
-        going = [status.run for status in statuses if not status.ended and Path(status.run_dir).is_dir()]
-        if not going:
-            return statuses
-        try:
-            time.sleep(WATCH_S if terminal else PLAIN_WATCH_S)
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped watching; still going: {', '.join(going)}") from None
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:

@@ -11,6 +11,7 @@ from dptrain.errors import DptrainError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def console(stderr: bool = False) -> Console:
@@ -66,7 +67,8 @@ def print_table(
     :param expendable: columns left out, first one first, where a terminal is too narrow.
     """
     if sys.stdout.isatty():
-        _rich_table(header, rows, styles, expendable)
+        out = console()
+        out.print(rich_table(header, rows, styles, expendable, out.width))
         return
     for line in _aligned(header, rows):
         say(line)
@@ -81,16 +83,20 @@ def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
 
 
-def _rich_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None], expendable: Sequence[str]
-) -> None:
+def rich_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None],
+    expendable: Sequence[str],
+    width: int,
+) -> Table:
+    """A table that fits the width, as far as leaving out columns can do that."""
     from rich.table import Table
 
-    out = console()
     widths = dict(zip(header, _widths(header, rows), strict=True))
     shown = list(header)
     for name in expendable:
-        if sum(widths[n] + 2 for n in shown) <= out.width:
+        if sum(widths[n] + 2 for n in shown) <= width:
             break
         shown.remove(name)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -99,4 +105,4 @@ def _rich_table(
     for i, row in enumerate(rows):
         cells = dict(zip(header, row, strict=True))
         table.add_row(*(cells[name] for name in shown), style=styles[i] if i < len(styles) else None)
-    out.print(table)
+    return table

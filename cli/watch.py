@@ -18,12 +18,12 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """One truthful line per run."""
-    from dptrain.cli import looking
+    from dptrain.cli import live, looking
     from dptrain.records.index import find_runs
     from dptrain.records.sweeps import resolve_all
 
-    chosen = resolve_all(runs) if runs else find_runs()
-    statuses = looking.watch(chosen, ranks, quiet=as_json) if watch else looking.look(chosen)
+    chosen = [] if watch else resolve_all(runs) if runs else find_runs()
+    statuses = live.watch(live.finder(runs), ranks, quiet=as_json) if watch else looking.look(chosen)
     if as_json:
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:

@@ -50,6 +50,9 @@ class RankRecord:
     bytes_sent: int | None = None
     psnr_db: float | None = None
     loss: float | None = None
+    psnr_path_db: tuple[float, ...] = ()
+    """Its values over the newest steps that follow one another."""
+    loss_path: tuple[float, ...] = ()
     final: bool = False
     failure: Event | None = None
     """The first failure record."""
@@ -189,6 +192,8 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         bytes_sent=_last_int(events, "bytes_sent", MOST_BYTES),
         psnr_db=next((v for e in reversed(steps) if (v := number_of(e, "psnr_db")) is not None), None),
         loss=next((v for e in reversed(steps) if (v := number_of(e, "loss")) is not None), None),
+        psnr_path_db=_path(steps, "psnr_db"),
+        loss_path=_path(steps, "loss"),
         final=any(e["kind"] == "final" for e in events),
         failure=next((e for e in events if e["kind"] == "failure"), None),
         requeue=next((text_of(e, "reason") or "requeued" for e in events if e["kind"] == "requeue"), None),
@@ -196,6 +201,20 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
             (s for e in events if e["kind"] == "save" and (s := seconds_of(e, "seconds")) is not None), default=None
         ),
     )
+
+
+def _path(steps: Sequence[Event], key: str) -> tuple[float, ...]:
+    """A value over the newest steps without a gap: of a long file, only its two ends are read."""
+    values: list[float] = []
+    later: int | None = None
+    for event in reversed(steps):
+        step = int_of(event, "step")
+        if step is None or (later is not None and step != later - 1):
+            break
+        later = step
+        if (value := number_of(event, key)) is not None:
+            values.append(value)
+    return tuple(reversed(values))
 
 
 def number_of(event: Event, key: str) -> float | None:

@@ -115,6 +115,8 @@ class RunStatus:
     ranks: tuple[RankStatus, ...]
     faults: str | None = None
     """What the run was made to suffer on purpose."""
+    path: tuple[float, ...] = ()
+    """PSNR, or else loss, over the newest steps; not in the JSON entry."""
 
     @property
     def ended(self) -> bool:

@@ -123,7 +123,14 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         warnings=tuple(_warnings(records)),
         ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, decision, now),
         faults=intent.faults,
+        path=_path(shown.ranks if shown else ()),
     )
+
+
+def _path(ranks: Sequence[RankRecord]) -> tuple[float, ...]:
+    """The PSNR of the first rank that reports one, else the loss."""
+    paths = (*(rank.psnr_path_db for rank in ranks), *(rank.loss_path for rank in ranks))
+    return next((path for path in paths if path), ())
 
 
 def _unreadable(paths: RunPaths, why: str) -> RunStatus:
