@@ -18,6 +18,17 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The YAML spec.")]
+MaybeSpecFile = Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="The YAML spec.")]
+FromBenchopt = Annotated[
+    Path | None,
+    typer.Option("--from-benchopt", metavar="FILE", help="Make the spec from a benchopt experiment file."),
+]
+ParallelConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--parallel-config", metavar="FILE", help="With --from-benchopt: make a cluster profile from this file."
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

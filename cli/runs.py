@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dptrain.cli.options import AsJson, Cluster, Detach, DryRun, Force, Overrides, Run, RunName, SpecFile, Timeout, Wait
+from dptrain.cli.options import (
+    AsJson,
+    Cluster,
+    Detach,
+    DryRun,
+    Force,
+    FromBenchopt,
+    MaybeSpecFile,
+    Overrides,
+    ParallelConfig,
+    Run,
+    RunName,
+    SpecFile,
+    Timeout,
+    Wait,
+)
+from dptrain.errors import UsageError
 
 if TYPE_CHECKING:
     from dptrain.cli.start import Options
@@ -51,7 +68,9 @@ def infer(
 
 
 def sweep(
-    spec: SpecFile,
+    spec: MaybeSpecFile = None,
+    from_benchopt: FromBenchopt = None,
+    parallel_config: ParallelConfig = None,
     overrides: Overrides = None,
     cluster: Cluster = None,
     max_parallel: Annotated[
@@ -71,6 +90,15 @@ def sweep(
     from dptrain.cli import sweeping
 
     options = _options(overrides, cluster, None, dry_run, False, wait, timeout, force, as_json)
+    if from_benchopt is not None:
+        from dptrain.cli import benchopt
+
+        if spec is not None:
+            raise UsageError("a spec and --from-benchopt: which of the two?\n    write: one of them")
+        spec = from_benchopt
+        options = replace(options, converted=benchopt.read(from_benchopt, parallel_config, cluster))
+    elif spec is None or parallel_config is not None:
+        raise UsageError("which sweep?\n    write: dptrain sweep SPEC, or dptrain sweep --from-benchopt FILE")
     sweeping.sweep(spec, options, max_parallel=max_parallel, retry=retry)
 
 

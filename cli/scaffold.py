@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -34,11 +34,7 @@ def write(name: str, template: str, profile: str | None, folder: Path) -> list[P
 
     :return: the files written.
     """
-    name = name.removesuffix(".yaml")
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is not a name: letters, digits, `.`, `_`, `-`, at most 64, starting with a letter or digit"
-        )
+    name = checked_name(name)
     text = _NAME_LINE.sub(
         f"name: {name}", _find(_templates(), template, "template").read_text(encoding="utf-8"), count=1
     )
@@ -46,6 +42,21 @@ def write(name: str, template: str, profile: str | None, folder: Path) -> list[P
     if profile is not None:
         own = _config_folder() / f"{profile}.yaml"
         files.append((own, _find(_profiles(), profile, "cluster profile").read_text(encoding="utf-8")))
+    return write_new(files)
+
+
+def checked_name(name: str) -> str:
+    """The name of a spec, which may have been given as its file."""
+    name = name.removesuffix(".yaml")
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name: letters, digits, `.`, `_`, `-`, at most 64, starting with a letter or digit"
+        )
+    return name
+
+
+def write_new(files: Sequence[tuple[Path, str]]) -> list[Path]:
+    """Write files that do not exist yet: all of them or none."""
     for path, _ in files:
         if path.exists():
             raise UsageError(f"{path} exists already and is not overwritten; choose another name, or remove it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dptrain.cli.options import AsJson, Cluster, Overrides, SpecFile
+from dptrain.cli.options import AsJson, Cluster, FromBenchopt, Overrides, ParallelConfig, SpecFile
 from dptrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +24,22 @@ def init(
         str | None,
         typer.Option("--cluster-profile", metavar="P", help="Also write this built-in profile as your own."),
     ] = None,
+    from_benchopt: FromBenchopt = None,
+    parallel_config: ParallelConfig = None,
     list_: Annotated[bool, typer.Option("--list", help="List templates and profiles and exit.")] = False,
 ) -> None:
-    """Write a commented spec from a template."""
-    from dptrain.cli import scaffold
+    """Write a commented spec from a template, or from a benchopt experiment file."""
+    from dptrain.cli import benchopt, scaffold
     from dptrain.cli.output import say
 
     if list_:
         say(scaffold.listing())
+        return
+    if parallel_config is not None and from_benchopt is None:
+        raise UsageError("--parallel-config goes with --from-benchopt FILE")
+    if from_benchopt is not None:
+        for path in benchopt.write(name, from_benchopt, parallel_config, Path.cwd()):
+            say(f"wrote {path}")
         return
     if name is None:
         raise UsageError("a name is missing; write: dptrain init NAME [--template T]")

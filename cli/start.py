@@ -16,6 +16,7 @@ from dptrain.spec.schema import Task
 
 if TYPE_CHECKING:
     from dptrain.plan.plan import Plan
+    from dptrain.spec.benchopt.convert import Converted
     from dptrain.spec.load import LoadedSpec
 
 
@@ -32,6 +33,8 @@ class Options:
     timeout_s: float | None = None
     force: bool = False
     as_json: bool = False
+    converted: Converted | None = None
+    """The spec comes from here instead of a file."""
 
     def __post_init__(self) -> None:
         if self.detach and (self.wait or self.timeout_s is not None):
@@ -83,7 +86,8 @@ def read_spec(path: Path, options: Options) -> LoadedSpec:
     from dptrain.spec.load import Override, load_spec
 
     named = (f"name={json.dumps(options.name)}",) if options.name is not None else ()
-    loaded = load_spec(path, (*options.overrides, *named))
+    texts = (*options.overrides, *named)
+    loaded = load_spec(path, texts) if options.converted is None else options.converted.load(texts)
     overrides = [replace(o, origin="--name") if named and o.key == "name" else o for o in loaded.overrides]
     if options.cluster is not None and options.cluster != loaded.spec.cluster:
         overrides.append(

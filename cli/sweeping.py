@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dptrain.cli.follow import Bars, end_after_interrupt
 from dptrain.cli.output import note, print_json, print_table, say
@@ -67,7 +67,7 @@ def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool
     if options.dry_run:
         grid = _refresh(grid)
         able, unable = _divide(grid, grid.missing(retry), options.force)
-        _print_members(grid, able, unable, options.as_json)
+        _print_members(grid, able, unable, options)
         return
     with sweep_lock(root, grid.name, note, options.timeout_s):
         write_sweep(root, _record(grid))
@@ -168,7 +168,9 @@ def _say_counts(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[Plan
     note(f"{text}, {len(able)} to run")
 
 
-def _print_members(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[PlannedMember], as_json: bool) -> None:
+def _print_members(
+    grid: Grid, able: Sequence[PlannedMember], unable: Sequence[PlannedMember], options: Options
+) -> None:
     new = dict.fromkeys((m.member.fingerprint for m in able), "to run")
     new |= dict.fromkeys((m.member.fingerprint for m in unable), "refused by plan")
     rows = []
@@ -176,16 +178,20 @@ def _print_members(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[P
         mark = planned.member.fingerprint
         state = new.get(mark) or (grid.known[mark][1].state if mark in grid.known else "-")
         rows.append((planned.member.spec.name, str(planned.plan.world_size), str(planned.plan.steps), state))
-    if as_json:
+    if options.as_json:
         reasons = {m.member.spec.name: list(m.plan.refusals) for m in grid.members}
-        print_json(
-            [
-                {"member": m, "ranks": int(r), "steps": int(s), "state": state, "refusals": reasons[m]}
-                for m, r, s, state in rows
-            ]
-        )
+        members = [
+            {"member": m, "ranks": int(r), "steps": int(s), "state": state, "refusals": reasons[m]}
+            for m, r, s, state in rows
+        ]
+        print_json(members if options.converted is None else {"members": members, **_of_source(options)})
     else:
         print_table(("MEMBER", "RANKS", "STEPS", "STATE"), rows)
+
+
+def _of_source(options: Options) -> dict[str, Any]:
+    """What a spec made from another file does not have."""
+    return {} if options.converted is None else {"unmapped": options.converted.unmapped}
 
 
 def _submit(grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_parallel: int | None) -> None:
@@ -265,7 +271,8 @@ def _conclude(grid: Grid, options: Options) -> None:
     rows = result_rows([paths for paths, _ in found], [status for _, status in found])
     write_csv(path, rows)
     if options.as_json:
-        print_json({"sweep": grid.name, "csv": str(path), "runs": [status.to_json() for _, status in found]})
+        runs = [status.to_json() for _, status in found]
+        print_json({"sweep": grid.name, "csv": str(path), "runs": runs, **_of_source(options)})
     else:
         done = sum(status.state == "completed" for _, status in found)
         say(f"{done} of {len(grid.members)} completed; results: {path}")

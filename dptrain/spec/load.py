@@ -17,7 +17,7 @@ from dptrain.spec.overrides import Override, apply_overrides, lookup, put
 from dptrain.spec.resolve import build_spec
 from dptrain.spec.schema import Spec
 from dptrain.spec.sweep import read_sweep
-from dptrain.spec.tree import Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
+from dptrain.spec.tree import Found, Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
 
 __all__ = ["LoadedSpec", "Override", "dump_spec", "load_spec", "parse_spec"]
 
@@ -51,7 +51,17 @@ def parse_spec(text: str, name: str, base_dir: Path, overrides: Sequence[str] = 
     """
     source = Source(label=name, folder=base_dir.absolute())
     node, structural = read_tree(text.removeprefix("\ufeff"), source)
-    root, applied, wrong = apply_overrides(as_table(node, source, "a spec", "name: my-run"), overrides)
+    root = as_table(node, source, "a spec", "name: my-run")
+    return load_tree(root, source.folder / Path(name).name, overrides, structural)
+
+
+def load_tree(root: Table, path: Path, overrides: Sequence[str] = (), structural: Sequence[Found] = ()) -> LoadedSpec:
+    """A spec from its tree, whatever that was read from.
+
+    :param path: the file, absolute.
+    :param structural: what was wrong with the text; raised with the rest.
+    """
+    root, applied, wrong = apply_overrides(root, overrides)
     root, fit_gpus = _without_fit_gpus(root)
     builder, spec = build_spec(root)
     sweep, in_sweep = read_sweep(root, builder)
@@ -59,7 +69,7 @@ def parse_spec(text: str, name: str, base_dir: Path, overrides: Sequence[str] = 
     origins = {dotted(p): str(w) for p, w in builder.at.items() if p}
     return LoadedSpec(
         spec=replace(spec, sweep=sweep),
-        path=(source.folder / Path(name).name),
+        path=path,
         overrides=applied,
         origins=origins,
         fit_gpus=fit_gpus and not any("resources.gpus" in _keys(line) for line in sweep),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dptrain.spec.build import Path as KeyPath
 from dptrain.spec.cluster import EXTRA_SBATCH_KEYS, FLAG_KEYS, ClusterProfile
 from dptrain.spec.constraints import ENV_NAME, HEADER_WORD, NAME
 from dptrain.spec.load import as_table
-from dptrain.spec.tree import Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
+from dptrain.spec.tree import Found, Node, Scalar, Source, Table, raise_found, read_bytes, read_tree, shown
 
 OWN_LINES = {
     "partition": "partition",
@@ -81,7 +81,11 @@ def load_profile(name: str) -> ClusterProfile:
 def parse_profile(text: str, name: str, source: Source) -> ClusterProfile:
     """A profile from its text."""
     node, structural = read_tree(text, source)
-    root = as_table(node, source, "a cluster profile", "launcher: slurm")
+    return build_profile(as_table(node, source, "a cluster profile", "launcher: slurm"), name, structural)
+
+
+def build_profile(root: Table, name: str, structural: Sequence[Found] = ()) -> ClusterProfile:
+    """A profile from its tree, whatever that was read from. Raises SpecError with all that is wrong with it."""
     builder = Builder(special={("extra_sbatch",): _extra_sbatch, ("env",): _env, ("name",): _no_name}, is_spec=False)
     profile: ClusterProfile = builder.section(ClusterProfile, root, ())
     _check(profile, builder)
