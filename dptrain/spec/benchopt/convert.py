@@ -173,8 +173,8 @@ def _all_axes(
     if "num_operators" not in given:
         missing["num_operators"] = OPERATORS
     axes += [_default(key, values, where) for key, values in missing.items()]
-    if missing:
-        said = ", ".join(f"{k}={' | '.join(v)}" for k, v in missing.items() if k not in RANKS)
+    said = ", ".join(f"{k}={' | '.join(v)}" for k, v in missing.items() if k not in RANKS)
+    if said:
         notes.choice("defaults", word(experiment.solver.name, where), f"what the file leaves out is as there: {said}")
     return axes
 
