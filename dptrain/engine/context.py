@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from deepinv.distributed import DistributedContext
 
+from dptrain.engine import observe
+from dptrain.engine.communication import all_reduce, meet
 from dptrain.engine.mesh import Mesh, form_mesh
 from dptrain.records.intent import write_json
 from dptrain.records.paths import AttemptPaths
@@ -129,6 +131,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         """Count what this rank sent by other ways than the collectives of this class."""
         if self._counting:
             self.bytes_sent += bytes_sent
+            observe.sent(bytes_sent)
         if self._on_communication is not None:
             self._on_communication()
 
@@ -147,7 +150,7 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         ranks = self.mesh.spatial_size if within_replica else self.world_size
         if self.use_dist and ranks > 1:
             self._count(dist.all_reduce, total, ranks)
-            dist.all_reduce(total, group=self.mesh.spatial_group if within_replica else None)
+            all_reduce(total, group=self.mesh.spatial_group if within_replica else None)
         return total
 
     def _collective(self, fn: Any, fn_functional: Any, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -157,17 +160,53 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         with warnings.catch_warnings():
             # deepinv 0.5 calls torch's older functional collectives.
             warnings.filterwarnings("ignore", message=".*is deprecated", category=FutureWarning)
-            out: torch.Tensor = super()._collective(fn, fn_functional, x, **kwargs)
+            with observe.communicating(fn.__name__, kwargs.get("group")):
+                out: torch.Tensor = super()._collective(fn, fn_functional, x, **kwargs)
         if out.requires_grad:
             # The backward pass of a differentiable all_reduce is another one, which does not come by here.
             out.register_hook(lambda gradient: self._count(fn, gradient))  # type: ignore[no-untyped-call]
+            if observe.anyone():
+                _observe_backward(out, fn.__name__, kwargs.get("group"))
         return out
+
+    def all_gather(self, x: torch.Tensor, group: Any = None) -> torch.Tensor:
+        """As deepinv's, shown to observers."""
+        with observe.communicating("all_gather", group):
+            gathered: torch.Tensor = super().all_gather(x, group)
+        return gathered
+
+    def all_gather_object(self, obj_list: list[Any], obj: Any, group: Any = None) -> None:
+        """As deepinv's, shown to observers."""
+        with observe.communicating("gather_objects", group):
+            super().all_gather_object(obj_list, obj, group)
+
+    def broadcast_object_list(self, object_list: list[Any], src: int = 0, device: Any = None) -> Any:
+        """As deepinv's, shown to observers."""
+        with observe.communicating("broadcast_object"):
+            return super().broadcast_object_list(object_list, src, device)
 
     def _count(self, fn: Any, x: torch.Tensor, ranks: int | None = None) -> None:
         # As a ring sends it: an all_reduce passes each rank's share on twice, a broadcast or gather once.
         passes = 2 if fn is dist.all_reduce else 1
         ranks = ranks or self.world_size
         self.sent(passes * (ranks - 1) * x.numel() * x.element_size() // ranks)
+
+
+def _observe_backward(out: torch.Tensor, name: str, group: dist.ProcessGroup | None) -> None:
+    """Show the collective that is the backward pass of another one, from its node's beginning to its end."""
+    node = out.grad_fn
+    assert node is not None
+    calls: list[observe.Range] = []
+
+    def begin(*gradients: Any) -> None:
+        calls.append(observe.communicating(name, group))
+        calls[-1].__enter__()
+
+    def end(*gradients: Any) -> None:
+        calls.pop().__exit__(None, None, None)
+
+    node.register_prehook(begin)
+    node.register_hook(end)
 
 
 def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:
@@ -193,7 +232,7 @@ def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths
 def disconnect() -> None:
     """Leave the process group after a run that ended well, all ranks together."""
     if dist.is_initialized():
-        dist.barrier()
+        meet()
         dist.destroy_process_group()
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from dptrain.engine.observe import NOTHING, Range, communicating
 from dptrain.geometry.boxes import Box, cells, shape_of
 from dptrain.geometry.messages import ExchangePlan, Message
 
@@ -58,10 +59,13 @@ class _Flight:
     sent: list[torch.Tensor]
     """Kept alive until they have left."""
     requests: list[Any]
+    call: Range
+    """Entered while this rank starts them, and while it waits for them."""
 
     def wait(self) -> None:
-        for request in self.requests:
-            request.wait()
+        with self.call:
+            for request in self.requests:
+                request.wait()
 
 
 class Exchange:
@@ -73,14 +77,16 @@ class Exchange:
         rank: int,
         group: dist.ProcessGroup | None = None,
         on_sent: Callable[[int], None] | None = None,
+        name: str = "exchange",
     ) -> None:
         """
         :param plan: the same on every rank of the group.
         :param rank: this rank within the group.
         :param group: its process group; None: the default one. Not touched where nothing is sent.
         :param on_sent: called with the bytes of every exchange that sends any.
+        :param name: what observers call it.
         """
-        self.plan, self.rank, self.group, self._on_sent = plan, rank, group, on_sent
+        self.plan, self.rank, self.group, self.name, self._on_sent = plan, rank, group, name, on_sent
         self.bytes_sent = 0
         self.held, self.wanted = plan.held[rank], plan.wanted[rank]
         self._held_shapes = [shape_of(box) for box in self.held]
@@ -157,19 +163,23 @@ class Exchange:
     def _send(self, tensors: Tensors, out: Route, into: Route) -> _Flight:
         """Start every buffer on its way."""
         if not out and not into:
-            return _Flight({}, [], [])
+            return _Flight({}, [], [], NOTHING)
         lead = tensors[0].shape[:2]
         received = {peer: tensors[0].new_empty(_length(pieces, lead)) for peer, pieces in into.items()}
         sent = {peer: _packed(tensors, pieces, lead) for peer, pieces in out.items()}
         # `group_peer`: ranks of the plan are ranks of the group, not of the world.
         operations = [dist.P2POp(dist.irecv, t, group=self.group, group_peer=peer) for peer, t in received.items()]
         operations += [dist.P2POp(dist.isend, t, group=self.group, group_peer=peer) for peer, t in sent.items()]
-        requests = dist.batch_isend_irecv(operations)
+        call = communicating(
+            self.name, self.group, lambda: f"{self.plan.digest} {'out' if out is self._out else 'back'}"
+        )
+        with call:
+            requests = dist.batch_isend_irecv(operations)
         sent_bytes = sum(buffer.numel() * buffer.element_size() for buffer in sent.values())
         self.bytes_sent += sent_bytes
         if self._on_sent is not None:
             self._on_sent(sent_bytes)
-        return _Flight(received, list(sent.values()), requests)
+        return _Flight(received, list(sent.values()), requests, call)
 
     def _source(self, message: Message) -> _Piece:
         return _piece(message.held, message.box, self.held[message.held])

@@ -66,7 +66,7 @@ class DataFidelity:
         self.is_local = not elsewhere
         footprints = [[stage.footprint for stage in chain] for chain in local.values()]
         self.plan = fidelity_plan(footprints, len(elsewhere), shape, owned)
-        self._exchange = Exchange(self.plan, rank, group, on_sent)
+        self._exchange = Exchange(self.plan, rank, group, on_sent, "physics")
         self._window = self._exchange.wanted[0]
         # One tensor serves both where the gathered image holds the window.
         self._image_at = len(self._exchange.wanted) - 1

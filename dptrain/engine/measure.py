@@ -20,6 +20,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
 
+from dptrain.engine import observe
+from dptrain.engine.observers import Window
+
 ALLOCATION_BYTES = 512
 """CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
 
@@ -80,12 +83,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Meter:
     """Seconds per section of each step, and this rank's peak memory."""
 
-    def __init__(self, device: torch.device, *, track: bool) -> None:
+    def __init__(self, device: torch.device, *, track: bool, window: Window | None = None) -> None:
         """
         :param device: where the work runs.
         :param track: on CPU, follow storages; not possible around compiled code, where the process's peak stands in.
+        :param window: the steps that are looked at more closely; None: none.
         """
         self.device = device
+        self.window = window or Window(observe.Observer(), 0, 1)
+        self.step_s = 0.0
+        """Seconds of the newest step."""
         self.tracker = StorageTracker() if track and device.type == "cpu" else None
         self._open: dict[str, float] = defaultdict(float)
         self._steps: dict[str, list[float]] = defaultdict(list)
@@ -132,11 +139,12 @@ class Meter:
         """Time a part of a step; the parts of one name add up within the step."""
         self._wait()
         start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._wait()
-            self._open[name] += time.perf_counter() - start
+        with observe.section(name):
+            try:
+                yield
+            finally:
+                self._wait()
+                self._open[name] += time.perf_counter() - start
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, timed as a section."""
@@ -146,6 +154,20 @@ class Meter:
                 return function(*args, **kwargs)
 
         return wrapper
+
+    @contextmanager
+    def step(self, number: int, last: int, parts: tuple[str, ...]) -> Iterator[None]:
+        """Time step `number` of the run; the section `other` is what `parts` do not explain of it.
+
+        :param last: number of the last step of the run.
+        """
+        self.window.before(number, last)
+        begin = time.perf_counter()
+        with observe.step(number):
+            yield
+        self.step_s = time.perf_counter() - begin
+        self.close_step(self.step_s, parts)
+        self.window.after(number)
 
     def close_step(self, total_s: float, parts: tuple[str, ...]) -> None:
         """End a step of `total_s` seconds: what `parts` do not explain is `other`."""

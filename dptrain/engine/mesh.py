@@ -16,6 +16,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from dptrain.engine.communication import all_reduce
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
@@ -47,7 +49,7 @@ def form_mesh(rank: int, world_size: int, replicas: int, device: torch.device, t
         group, _ = dist.new_subgroups(spatial_size, timeout=timeout)
     if world_size > 1:
         for each in (None,) if group is None else (None, group):
-            dist.all_reduce(torch.zeros(1, device=device), group=each)
+            all_reduce(torch.zeros(1, device=device), group=each)
     return Mesh(
         replicas=replicas,
         replica=rank // spatial_size,

@@ -8,12 +8,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-import torch.distributed as dist
 from PIL import Image
 
+from dptrain.engine.communication import gathered
 from dptrain.engine.image_files import NpyFile, Preview, TiffFile
+from dptrain.engine.observers import Outcome
 from dptrain.engine.problems import RankPhysics
 from dptrain.engine.session import Session
+from dptrain.engine.split import Misaligned, split
 from dptrain.records.intent import write_json
 
 matplotlib.use("Agg")  # No screen on a compute node.
@@ -84,10 +86,8 @@ def write_result(session: Session, **numbers: Any) -> None:
         "largest_storage_bytes": session.meter.largest_storage_bytes,
         "bytes_sent": session.ctx.bytes_sent,
     }
-    every: list[Any] = [mine]
-    if dist.is_initialized():
-        every = [None] * session.env.world_size
-        dist.all_gather_object(every, mine)
+    of_ranks = gathered((mine, session.meter.window.outcome))
+    every = [numbers for numbers, _ in of_ranks]
     if not session.first:
         return
     write_json(
@@ -99,12 +99,31 @@ def write_result(session: Session, **numbers: Any) -> None:
             **_finite(numbers),
             "sections": session.meter.medians(),
             **{key: [of_rank[key] for of_rank in every] for key in mine},
+            **_measured(session, [outcome for _, outcome in of_ranks]),
             "world_size": session.env.world_size,
             "replicas": session.spec.resources.replicas,
             "layout": session.spec.resources.layout,
             "output": sorted(str(p.relative_to(session.paths.dir)) for p in session.paths.output.iterdir()),
         },
     )
+
+
+def _measured(session: Session, outcomes: list[Outcome]) -> dict[str, Any]:
+    """What was measured in the few steps that were looked at more closely."""
+    first = outcomes[0]
+    seen = [outcome.seen for outcome in outcomes if outcome.seen is not None]
+    communication, note = None, first.note
+    if first.steps is not None and len(seen) == len(outcomes):
+        try:
+            communication = split(seen, first.steps[1] - first.steps[0] + 1)
+        except Misaligned as error:
+            # A run that is done is not lost for it.
+            note = f"no split of the communication: {error}"
+            print(note, flush=True)
+    files = [str(path.relative_to(session.paths.dir)) for outcome in outcomes for path in outcome.files]
+    steps = None if first.steps is None else list(first.steps)
+    measure = {"mode": session.spec.run.measure, "active_steps": steps, "files": files, "note": note}
+    return {"measure": measure, "communication": communication}
 
 
 def _finite(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
+from dptrain.engine.communication import meet
 from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_image, write_result
 from dptrain.engine.problems import build_data
@@ -90,21 +91,21 @@ def _one_image(
         records = [*records, ImageRecord(name=sample.name)]
         _measure(session, algorithm, records[-1], state["est"][0], truth)
     for k in range(first, iterations):
-        begin = time.perf_counter()
-        session.faults.at_step(index * iterations + k + 1, state["est"][0])
-        previous = state
-        state = algorithm.iterate(state, k, measured, sigma)
-        x = state["est"][0]
-        if not bool(torch.isfinite(algorithm.sum(x.sum()))):
+        step = index * iterations + k + 1
+        with session.meter.step(step, session.steps, SECTIONS):
+            session.faults.at_step(step, state["est"][0])
+            previous = state
+            state = algorithm.iterate(state, k, measured, sigma)
+            x = state["est"][0]
+            finite = bool(torch.isfinite(algorithm.sum(x.sum())))
+        if not finite:
             write_image(session, built.physics, "last-finite", previous["est"][0], sample, label=label)
             # All ranks are here, since they agreed; the first to leave would have rank 0 ended mid-file.
-            session.ctx.barrier()
+            meet()
             message = f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/"
             raise Diverged(message, here=not bool(torch.isfinite(x.sum())))
-        seconds = time.perf_counter() - begin
-        session.meter.close_step(seconds, SECTIONS)
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
-        session.done(index * iterations + k + 1, seconds, psnr_db=psnr, ssim=similarity, loss=None)
+        session.done(step, session.meter.step_s, psnr_db=psnr, ssim=similarity, loss=None)
         if k + 1 < iterations and session.requests.agree(session.ctx.device):
             _interrupt(session, built, records, state, index, k + 1)
     # Made again for the picture rather than kept: an image less during the iterations.

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import torch.distributed as dist
-
+from dptrain.engine.communication import meet, told_by_first
 from dptrain.engine.session import NotRestarted, Session
 from dptrain.engine.watch import EXIT_REQUEUE
 from dptrain.errors import StateUnknown, SubmissionRejected
@@ -47,10 +46,7 @@ def leave_for_requeue(session: Session, step: int) -> NoReturn:
     :raises NotRestarted: no restart of this kind is left, or the scheduler refuses.
     """
     # Rank 0's word for all: clocks differ, and a rank that looked later would count the request itself.
-    said: list[Any] = [_judge(session) if session.first else None]
-    if dist.is_initialized():
-        dist.broadcast_object_list(said)
-    reason, spent = said[0]
+    reason, spent = told_by_first(_judge(session) if session.first else ("", None))
     if spent is not None:
         raise NotRestarted(reason, f"{reason} after step {step}; given up: {spent}")
     session.requests.leaving = True
@@ -94,7 +90,7 @@ def _leave_to_next_job(session: Session, reason: str, step: int) -> NoReturn:
         update_intent(session.paths, job_id=job_id, first_attempt=session.env.attempt + 1)
         print(f"job {job_id} goes on when this one has ended", flush=True)
     # The first rank to leave has the others ended: not while rank 0 submits.
-    session.ctx.barrier()
+    meet()
     session.events.last_words("requeue", step=step, reason=reason)
     sys.stdout.flush()
     os._exit(0)

@@ -15,13 +15,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from dptrain.engine.communication import gathered, meet, told_by_first
 from dptrain.engine.problems.random_fields import seed_of
 from dptrain.geometry.boxes import Box, cells, intersect, shape_of, slices
 from dptrain.records.intent import write_json
@@ -39,7 +40,7 @@ def rng_states() -> list[dict[str, torch.Tensor]]:
     mine = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         mine["cuda"] = torch.cuda.get_rng_state()
-    return _gathered(mine)
+    return gathered(mine)
 
 
 def restore_rng(states: list[dict[str, torch.Tensor]], rank: int, *key: int | str) -> None:
@@ -89,19 +90,19 @@ def write_save(
         for old in save_steps(paths)[:-keep]:
             shutil.rmtree(paths.save(old))
     if shard is not None:
-        _meet()
+        meet()
 
 
 def _write_shards(beside: Path, rank: int, box: Box, tensors: Tensors) -> dict[str, Any]:
     """Every rank's shard; their entries in the manifest."""
-    _meet()  # The folder is there.
+    meet()  # The folder is there.
     mine: dict[str, Any] = {}
     if cells(box):
         path = beside / f"{SHARD}{rank}.safetensors"
         save_file(_plain(tensors), path, metadata={"box": json.dumps(box)})
         mine[path.name] = entry_of(path)
         _sync(path)
-    return {name: entry for files in _gathered(mine) for name, entry in files.items()}
+    return {name: entry for files in gathered(mine) for name, entry in files.items()}
 
 
 def _complete(
@@ -164,28 +165,10 @@ def _plain(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _gathered(mine: Any) -> list[Any]:
-    """Of every rank, in rank order; a collective."""
-    if not dist.is_initialized():
-        return [mine]
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    return every
-
-
-def _meet() -> None:
-    if dist.is_initialized():
-        dist.barrier()
-
-
 def agreed_save(paths: RunPaths) -> tuple[int, Path] | None:
     """The newest save as rank 0 finds it, for every rank; a collective."""
-    found: list[Any] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        found = [newest_save(paths)]
-    if dist.is_initialized():
-        dist.broadcast_object_list(found)
-    return cast(tuple[int, Path] | None, found[0])
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    return told_by_first(newest_save(paths) if first else None)
 
 
 def load_model(save: Path) -> Tensors:

@@ -19,6 +19,7 @@ import torch
 from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, connect
 from dptrain.engine.faults import Faults
 from dptrain.engine.measure import Meter, resident_peak_bytes
+from dptrain.engine.observers import make_window
 from dptrain.engine.watch import Requests, Watch
 from dptrain.errors import DptrainError
 from dptrain.records.events import EventLog
@@ -185,7 +186,8 @@ def start_session(
     ctx = RankContext(env, spec.run.seed, watch.progress, replicas=spec.resources.replicas, timeout_s=timeout_s)
     ctx.__enter__()
     faults.at_step(0)
-    meter = Meter(ctx.device, track=not spec.resources.compile)
+    window = make_window(spec.run, attempt, env.rank, ctx.device)
+    meter = Meter(ctx.device, track=not spec.resources.compile, window=window)
     watch.peak_memory_bytes = lambda: meter.peak_memory_bytes
     watch.bytes_sent = lambda: ctx.bytes_sent
     return Session(

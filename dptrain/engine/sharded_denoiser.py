@@ -93,8 +93,8 @@ class ShardedDenoiser(torch.nn.Module):
         tiles = [_tiles(grid, block, number) for number, block in enumerate(blocks)]
         self.tile_ids = [tile for block in blocks for tile in block.tiles]
         self.batches = _batches(list(itertools.chain(*tiles)), max_batch_size, fill_batches)
-        self._fetch = Exchange(self.dealing.fetch_plan(), rank, group, on_sent)
-        self._return = Exchange(self.dealing.return_plan(), rank, group, on_sent)
+        self._fetch = Exchange(self.dealing.fetch_plan(), rank, group, on_sent, "tiles")
+        self._return = Exchange(self.dealing.return_plan(), rank, group, on_sent, "cores")
         self._core_shapes = [shape_of(core) for core in self._return.held]
         pairs = [_cut_and_stitch(block, own, grid.shape) for block, own in zip(blocks, tiles, strict=True)]
         self._cut, self._stitch = [cut for cut, _ in pairs], [stitch for _, stitch in pairs]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from dptrain.engine.communication import gathered
 from dptrain.engine.context import RankContext
 from dptrain.engine.exchange import Exchange
 from dptrain.engine.fidelity import DataFidelity, operators_stride
@@ -83,10 +83,7 @@ class ShardedPhysics:
                 mine[i] = tuple(y.shape[1:])
             elif cells(place):
                 mine[i] = (y.shape[1], *self.fidelity.measured_shapes[i])
-        every: list[dict[int, tuple[int, ...]]] = [mine]
-        if len(self.owned) > 1:
-            every = [{} for _ in self.owned]
-            dist.all_gather_object(every, mine, group=self.group)
+        every = gathered(mine, self.group) if len(self.owned) > 1 else [mine]
         known = {i: shape for shapes in every for i, shape in shapes.items()}
         return [known[i] for i in range(len(self.noise_models))]
 

@@ -185,16 +185,14 @@ def _step(
     for group in optimizer.param_groups:
         group["lr"] = rate
     meter.watch(batch.truth, batch.measured)
-    begin = time.perf_counter()
-    loss = optimizer_step(meter, built, optimizer, batch, train.loss)
-    seconds = time.perf_counter() - begin
-    meter.close_step(seconds, SECTIONS)
+    with meter.step(step, train.steps, SECTIONS):
+        loss = optimizer_step(meter, built, optimizer, batch, train.loss)
     value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
     if not math.isfinite(value):
         raise Diverged(f"the loss of step {step} is not finite", here=not bool(torch.isfinite(loss.detach())))
     progress.step = step
     progress.loss.append(value)
-    session.done(step, seconds, loss=value, lr=rate, psnr_db=None)
+    session.done(step, meter.step_s, loss=value, lr=rate, psnr_db=None)
 
 
 def _batches(session: Session, built: Built, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from dptrain.engine.algorithms import RULES
+from dptrain.engine.communication import all_reduce
 from dptrain.engine.context import RankContext
 from dptrain.engine.measure import Meter
 from dptrain.spec.schema import Algorithm
@@ -111,7 +112,7 @@ class Unrolled(torch.nn.Module, ABC):
         """The largest of the ranks' numbers; a collective."""
         value = torch.tensor(number, dtype=torch.float64, device=self.ctx.device)
         if self.ctx.use_dist and self.ctx.world_size > 1:
-            dist.all_reduce(value, dist.ReduceOp.MAX)
+            all_reduce(value, dist.ReduceOp.MAX)
         return float(value)
 
     @abstractmethod

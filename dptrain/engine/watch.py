@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from dptrain.engine.communication import all_reduce
 from dptrain.records.events import EventLog
 
 HEARTBEAT_S = 10.0
@@ -130,8 +131,9 @@ class Watch:
 def _in_collective() -> bool:
     """Whether the main thread is communicating: it waits for other ranks, and is not what holds them up."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    # The exchange waits for a handle of torch's, which is no frame of Python.
-    inside = (f"{Path(dist.__file__).parent}{os.sep}", str(Path(__file__).with_name("exchange.py")))
+    # The exchange waits for a handle of torch's, and measured steps for the device, which is no frame of torch.distributed.
+    own = [str(Path(__file__).with_name(name)) for name in ("exchange.py", "communication.py")]
+    inside = (f"{Path(dist.__file__).parent}{os.sep}", *own)
     while frame is not None:
         if frame.f_code.co_filename.startswith(inside):
             return True
@@ -172,7 +174,7 @@ class Requests:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return self.save_and_stop
         flag = torch.tensor([float(self.save_and_stop)], device=device)
-        dist.all_reduce(flag)
+        all_reduce(flag)
         return bool(flag.item() > 0)
 
     def _listen(self, reader: socket.socket) -> None:

@@ -7,6 +7,7 @@ resharding are all this; the same list read backwards, adding, is the adjoint.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -48,6 +49,11 @@ class ExchangePlan:
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.held)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells this exchange from others, the same in every process."""
+        return hashlib.blake2b(repr((self.held, self.wanted)).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def cells_between(self) -> dict[tuple[int, int], int]:

@@ -33,6 +33,14 @@ class AttemptPaths:
         """stdout and stderr of one rank; the first line holds job id, attempt, host, rank."""
         return self.dir / f"rank-{rank}.log"
 
+    def rank_trace(self, rank: int) -> Path:
+        """Chrome trace of one rank's measured steps (`run.measure: torch`)."""
+        return self.dir / f"rank-{rank}.trace.json.gz"
+
+    def rank_operators(self, rank: int) -> Path:
+        """Table of the operators of one rank's measured steps (`run.measure: torch`)."""
+        return self.dir / f"rank-{rank}.operators.txt"
+
     def rank_room(self, rank: int) -> Path:
         """Room on the disk for the rank's last words, while it runs."""
         return self.dir / f".rank-{rank}.room"

@@ -24,6 +24,9 @@ FREE = (
     "run.signal_lead_s",
     "run.max_preempts",
     "run.max_timeouts",
+    "run.measure",
+    "run.measure_warmup_steps",
+    "run.measure_steps",
 )
 """Keys that leave the result as it is, to rounding. A few more are free under conditions, see `refusals`."""
 

@@ -270,6 +270,14 @@ class Run:
     """Requeues after a warning that came before the time limit; 0: none."""
     max_timeouts: CountOrZero = 3
     """Requeues after the time limit; 0: none."""
+    measure: Literal["custom", "torch", "nvtx"] = "custom"
+    """How a few steps are looked at more closely ([measuring.md](measuring.md)); every mode has peak memory and the sections of all
+    steps. `custom`: how long each rank computes, transfers and waits. `torch`: torch.profiler's table of operators and Chrome trace
+    of every rank. `nvtx`: ranges for Nsight Systems."""
+    measure_warmup_steps: CountOrZero = 2
+    """Steps after the start, or a restart, before those that `measure` looks at; fewer where the run has no more."""
+    measure_steps: Annotated[int, Limits(at_least=1, at_most=1000)] = 5
+    """Steps that `measure` looks at, 1 to 1000; in mode `torch` a trace of many steps is large."""
 
 
 @dataclass(frozen=True, kw_only=True)
