@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from collections import defaultdict
@@ -200,6 +201,9 @@ class OperatorProfile(_Ranges):
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+        else:
+            # A torch with CUDA looks for devices all the same, and calls it an error that there is none.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "5")
         warm_up = min(1, warm_up_steps)
         steps = torch.profiler.schedule(wait=warm_up_steps - warm_up, warmup=warm_up, active=active_steps, repeat=1)
         self._profiler = torch.profiler.profile(

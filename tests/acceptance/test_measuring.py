@@ -12,9 +12,10 @@ import torch
 from dptrain.spec.schema import Task
 from tests.local_runs import finish, result, running
 
-LATE_S = 0.05
+LATE_S: dict[Task, float] = {"infer": 0.05, "train": 0.3}
+"""A step of training makes twenty times as many calls, each with the noise of the machine."""
 STEPS = 5
-LONGER = ("resources.gpus=3", "algorithm.iterations=8", "train.steps=8", "train.save_every_steps=4")
+LONGER = ("resources.gpus=3", "train.steps=8", "train.save_every_steps=4")
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,10 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_rank_is_waiting_of_the_others_and_not_transfer(
     task: Task, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DPTRAIN_FAULT", f"slow@rank=1,seconds={LATE_S}")
+    monkeypatch.setenv("DPTRAIN_FAULT", f"slow@rank=1,seconds={LATE_S[task]}")
     monkeypatch.setenv("DPTRAIN_FAULT_ALLOW", "1")
-    with running(task, *LONGER, f"resources.layout={layout}") as paths:
+    iterations = f"algorithm.iterations={8 if task == 'infer' else 2}"
+    with running(task, *LONGER, iterations, f"resources.layout={layout}") as paths:
         assert finish(paths) == 0
     made = result(paths)
     assert made["measure"] == {"mode": "custom", "active_steps": [3, 7], "files": [], "note": None}
@@ -39,26 +41,27 @@ def test_a_slow_rank_is_waiting_of_the_others_and_not_transfer(
     assert communication["steps"] == STEPS
     assert list(communication["sections"])[-1] == "between"
     assert set(communication["sections"]) == {*made["sections"], "between"}
-    whole, injected_s = communication["whole"], LATE_S * STEPS
+    whole, injected_s = communication["whole"], LATE_S[task] * STEPS
     assert whole["compute_s"][1] > injected_s, "the delay is the slow rank's own"
     for rank in (0, 2):
         assert whole["wait_s"][rank] > 0.7 * injected_s
         assert whole["compute_s"][rank] < whole["compute_s"][1]
         assert whole["wait_s"][1] < whole["wait_s"][rank]
-    assert max(whole["transfer_s"]) < 0.5 * injected_s
+    assert max(whole["transfer_s"]) < injected_s, "each of the steps would have added its delay"
     # The runs are so small that the delay is most of their compute.
     assert whole["load_balance"] < 0.9
 
 
 @pytest.mark.parametrize("task", ["infer", "train"])
 def test_traces_open_and_name_what_was_done(task: Task) -> None:
-    with running(task, *LONGER, "run.measure=torch", "run.measure_steps=2") as paths:
+    change = (*LONGER, "algorithm.iterations=4", "resources.gpus=2", "run.measure=torch", "run.measure_steps=2")
+    with running(task, *change) as paths:
         assert finish(paths) == 0
     made = result(paths)
     assert made["measure"]["active_steps"] == [3, 4] and made["communication"] is None
-    assert len(made["measure"]["files"]) == 2 * 3
+    assert len(made["measure"]["files"]) == 2 * 2
     sections = ("gradient", "denoise") if task == "infer" else ("forward", "backward", "optimizer")
-    for rank in range(3):
+    for rank in range(2):
         trace, table = (paths.dir / name for name in made["measure"]["files"][2 * rank : 2 * rank + 2])
         with gzip.open(trace, "rt", encoding="utf-8") as file:
             events = json.load(file)["traceEvents"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dptrain.engine.exchange import Exchange
 from dptrain.engine.measure import Meter
 from dptrain.engine.observe import Observer
 from dptrain.engine.observers import CallTimes, NoCuda, NvtxRanges, OperatorProfile, Window, make_window
-from dptrain.engine.split import split
+from dptrain.engine.split import Seen, split
 from dptrain.geometry.boxes import split_boxes
 from dptrain.geometry.messages import exchange_plan
 from dptrain.records.paths import AttemptPaths
@@ -43,8 +44,8 @@ def halo_exchange(env: RankEnvironment) -> Exchange:
     return Exchange(exchange_plan([[box] for box in owned], around, SHAPE), env.rank, name="rows")
 
 
-def steps_with_a_late_rank(env: RankEnvironment, late: int) -> tuple[Any, dict[str, Any]]:
-    """(what this rank saw, the split) of a few steps with exchanges forwards and backwards and two collectives."""
+def steps_with_a_late_rank(env: RankEnvironment, late: int) -> list[Seen]:
+    """What every rank saw of a few steps with exchanges forwards and backwards and two collectives."""
     exchange = halo_exchange(env)
     window = Window(CallTimes(lambda: None), 1, STEPS)
     meter = Meter(CPU, track=False, window=window)
@@ -60,27 +61,39 @@ def steps_with_a_late_rank(env: RankEnvironment, late: int) -> tuple[Any, dict[s
     assert window.outcome.steps == (2, STEPS + 1)
     seen = window.outcome.seen
     assert seen is not None
-    return seen, split(gathered(seen), STEPS)
+    return gathered(seen)
+
+
+def of_step(seen: Seen, index: int) -> Seen:
+    """The calls of one of the steps."""
+    calls = {}
+    for key, times in seen.calls.items():
+        each = len(times) // STEPS
+        calls[key] = times[index * each : (index + 1) * each]
+    return Seen(seconds=seen.seconds, calls=calls)
 
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_slow_rank_is_waiting_of_the_others_and_not_transfer(ranks: RankPool, late: int) -> None:
-    """Not a matter of speed: what is compared is a delay that was put in."""
-    injected_s = LATE_S * STEPS
-    for seen, made in ranks.run(3, steps_with_a_late_rank, late):
+    """Not a matter of speed: what is looked for is a delay that was put in, which a busy machine can only hide in single steps."""
+    (every, *_) = ranks.run(3, steps_with_a_late_rank, late)
+    for seen in every:
         names = {(section, key.split()[0]) for section, key in seen.calls}
         assert names == {("gradient", "rows"), ("other", "all_reduce"), ("between", "barrier")}
-        whole = made["whole"]
-        assert whole["calls"] == [4 * STEPS] * 3
-        for rank in {0, 1, 2} - {late}:
-            assert 0.7 * injected_s < whole["wait_s"][rank] < 3 * injected_s + 1, made
-            assert whole["compute_s"][rank] < whole["compute_s"][late], made
-        assert max(whole["transfer_s"]) < 0.5 * injected_s, made
-        assert whole["compute_s"][late] > 0.9 * injected_s, made
-        assert whole["wait_s"][late] < min(whole["wait_s"][rank] for rank in {0, 1, 2} - {late}), made
-        # The neighbours wait in the exchange; who has none late waits in the collective after it.
-        assert made["sections"]["gradient"]["wait_s"][1 - late] > 0.7 * injected_s, made
-        assert whole["load_balance"] < 0.7, made
+    steps = [split([of_step(seen, index) for seen in every], 1) for index in range(STEPS)]
+    assert all(step["whole"]["calls"] == [4] * 3 for step in steps)
+    others = {0, 1, 2} - {late}
+    for rank in others:
+        waits = [step["whole"]["wait_s"][rank] for step in steps]
+        assert statistics.median(waits) > 0.7 * LATE_S, waits
+    assert min(max(step["whole"]["transfer_s"]) for step in steps) < 0.5 * LATE_S
+    assert min(step["whole"]["wait_s"][late] for step in steps) < 0.5 * LATE_S
+    # The neighbours wait in the exchange; who has no late neighbour waits in the collective after it.
+    assert statistics.median(step["sections"]["gradient"]["wait_s"][1 - late] for step in steps) > 0.7 * LATE_S
+    whole = split(every, STEPS)["whole"]
+    assert whole["compute_s"][late] > LATE_S * STEPS
+    assert all(whole["compute_s"][rank] < whole["compute_s"][late] for rank in others)
+    assert whole["load_balance"] < 0.7
 
 
 def sums_backwards(env: RankEnvironment) -> list[tuple[str, str, int]]:
@@ -93,7 +106,7 @@ def sums_backwards(env: RankEnvironment) -> list[tuple[str, str, int]]:
         with observe.section("forward"):
             total = ctx.all_reduce(torch.ones(2, requires_grad=True))
         with observe.section("backward"):
-            total.sum().backward()  # type: ignore[no-untyped-call]
+            total.sum().backward()
         ctx.summed(torch.ones(4))
         assert told_by_first(env.rank) == 0
     finally:
