@@ -44,10 +44,9 @@ def test_a_slow_rank_is_waiting_of_the_others_and_not_transfer(
     whole, injected_s = communication["whole"], LATE_S[task] * STEPS
     assert whole["compute_s"][1] > injected_s, "the delay is the slow rank's own"
     for rank in (0, 2):
-        assert whole["wait_s"][rank] > 0.7 * injected_s
         assert whole["compute_s"][rank] < whole["compute_s"][1]
-        assert whole["wait_s"][1] < whole["wait_s"][rank]
-    assert max(whole["transfer_s"]) < injected_s, "each of the steps would have added its delay"
+        # A delay that counted as transfer would be missing here.
+        assert whole["wait_s"][rank] - whole["wait_s"][1] > 0.6 * injected_s
     # The runs are so small that the delay is most of their compute.
     assert whole["load_balance"] < 0.9
 
