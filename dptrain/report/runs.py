@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from dptrain.records.events import Event, read_events
+from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import open_file, parse_json, real_number, whole_number
 from dptrain.status.model import RunStatus, first_word
@@ -38,6 +39,10 @@ class Run:
     """environment.json."""
     result: Row = field(default_factory=dict)
     """result.json."""
+    cluster: str | None = None
+    """Name of the profile that it ran on."""
+    asked_attempt: int = 1
+    """The attempt that a user's last command began with; what went before may have run on other resources."""
 
     @property
     def name(self) -> str:
@@ -115,7 +120,8 @@ class Run:
 
     @cached_property
     def steps_s(self) -> tuple[float, ...]:
-        """Seconds of every step of rank 0; without the first of each attempt, which pays for warming up, where there are more."""
+        """Seconds of every step of rank 0 since the run was last asked for; without the first of each attempt, which pays for warming
+        up, where there are more."""
         kept: dict[int, float] = {}
         warming: dict[int, float] = {}
         fresh = True
@@ -136,7 +142,7 @@ class Run:
     @cached_property
     def _events(self) -> list[Event]:
         try:
-            numbers = self.paths.attempts()
+            numbers = [k for k in self.paths.attempts() if k >= self.asked_attempt]
             return [e for k in numbers for e in read_events(self.paths.attempt(k).rank_events(0))]
         except (OSError, ValueError):  # a damaged run is status' to name
             return []
@@ -150,14 +156,14 @@ class Run:
         return {**self.spec, "tiling.patch": "fit"} if fitted else self.spec
 
     def setting(self, without: Collection[str] = (), *, asked: bool = False) -> str:
-        """What two runs must share to be compared, as one text: task, spec, cluster and device, less what makes no difference.
+        """What two runs must share to be compared, as one text: task, spec, cluster, device and injected faults.
 
         :param without: keys of the spec that may differ; `tiling.` stands for all of the section.
         :param asked: compare what was asked for, so that patches fitted to different ranks are alike; results need not be equal.
         """
         spec = self.asked if asked else self.spec
         kept = {key: value for key, value in sorted(spec.items()) if not _left_out(key, without)}
-        where = [self.status.task, self.start.get("device"), self.spec.get("cluster")]
+        where = [self.status.task, self.start.get("device"), self.cluster, self.status.faults]
         return json.dumps([where, kept], default=str)
 
 
@@ -177,9 +183,18 @@ def load_runs(runs: Sequence[RunPaths], statuses: Sequence[RunStatus]) -> list[R
             plan=_read_json(paths, "plan"),
             environment=_read_json(paths, "environment"),
             result=read_result(paths),
+            **_intent(paths),
         )
         for paths, status in zip(runs, statuses, strict=True)
     ]
+
+
+def _intent(paths: RunPaths) -> dict[str, Any]:
+    try:
+        intent = read_intent(paths)
+    except (OSError, ValueError):  # a damaged run is status' to name
+        return {}
+    return {"cluster": intent.cluster, "asked_attempt": intent.asked_attempt}
 
 
 def reason_of(run: Run) -> str | None:

@@ -206,3 +206,17 @@ def test_a_chart_of_one_point_and_of_hostile_words() -> None:
     )
     assert "<script" not in text and "<b>" not in text
     ElementTree.fromstring(text)
+
+
+def test_a_resumed_run_is_timed_since_it_was_asked_for_last(tmp_path: Path) -> None:
+    run = ReportedRun(tmp_path, "r", steps_s=(9.0, 5.0, 5.0), asked_attempt=2, first_attempt=2)
+    run.start(0, 2)
+    for number, seconds in ((4, 8.0), (5, 1.0), (6, 2.0)):
+        run.step(0, number, 2, seconds=seconds)
+    assert reported(run)[0].steps_s == (1.0, 2.0)
+
+
+def test_runs_with_injected_faults_are_compared_with_no_others(tmp_path: Path) -> None:
+    one = ReportedRun(tmp_path, "one")
+    two = ReportedRun(tmp_path, "two", "resources.gpus=2", faults="slow@rank=0,step=1,attempt=1,seconds=2")
+    assert not strong(reported(one, two))
