@@ -163,10 +163,8 @@ def seams(paths: Sequence[RunPaths], untiled: str | None, as_json: bool) -> None
         raise UsageError(f"--seams takes one run, not {len(paths)}\n    write: dptrain report --seams RUN")
     (run,) = read(paths)
     grid_of(run)
-    if untiled is not None:
-        (other,) = read([resolve_run(untiled)])
-    else:
-        other = find_untiled(run, read(find_runs(run.paths.dir.parent)))
+    given = [] if untiled is None else read([resolve_run(untiled)])
+    other = given[0] if given else find_untiled(run, read(find_runs(run.paths.dir.parent)))
     found = seams_of(run, other)
     if other is None:
         found = replace(found, advice=advice(run))

@@ -1,17 +1,14 @@
-"""Figures of communication: compute, wait and transfer per rank, and the POP efficiencies that follow from them.
+"""Figures of communication: compute, transfer and waiting per rank, and the POP efficiencies that follow from them.
 
-They are of runs whose result.json has `communication`: a list, one entry per rank, of seconds per step by section,
-
-    {"gradient": {"compute_s": 0.2, "transfer_s": 0.01, "wait_s": 0.03, "bytes": 8192}, ...}
-
-where transfer is the shortest that a rank takes for each exchange or collective, wait what this rank takes beyond it, and compute the
-rest of the section.
+They are of runs whose result.json has `communication` (docs/run-directory.md): seconds and bytes of each rank, summed over a few
+measured steps, per section and for the whole step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dptrain.records.reading import real_number
 from dptrain.report.derive import communication_efficiency, load_balance, parallel_efficiency
@@ -21,116 +18,149 @@ from dptrain.report.runs import Run
 from dptrain.report.scaling import chunks
 from dptrain.report.svg import Axis, Bar, bar_chart
 
-PARTS = ("compute", "wait", "transfer")
 MOST_RANKS = 16
+MOST_PICTURES = 12
+NEEDED = "a completed run on several ranks that has measured its communication (`communication` in result.json)"
+EFFICIENCIES = ("load balance", "communication efficiency", "parallel efficiency")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSplit:
-    """Seconds of a step of one rank, all sections together."""
+class Split:
+    """One section of a step, or the whole of it: seconds and bytes per step, one entry per rank."""
 
-    rank: int
-    compute_s: float
-    wait_s: float
-    transfer_s: float
-    sent_bytes: float
+    section: str
+    compute_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    bytes_sent: tuple[float, ...]
 
     @property
-    def total_s(self) -> float:
-        """The rank's step."""
-        return self.compute_s + self.wait_s + self.transfer_s
+    def seconds(self) -> tuple[float, ...]:
+        """Wall time of each rank."""
+        return tuple(sum(parts) for parts in zip(self.compute_s, self.wait_s, self.transfer_s, strict=True))
 
 
-def split_of(run: Run) -> list[RankSplit]:
-    """The split of every rank; empty where the run has not measured it."""
+def step_of(run: Run) -> Split | None:
+    """The split of a step; None where the run has not measured it."""
     value = run.result.get("communication")
-    if not isinstance(value, list) or not value:
+    return _split(run, value, "step", "all of the step") if isinstance(value, dict) else None
+
+
+def sections_of(run: Run) -> list[Split]:
+    """The split of each section of a step."""
+    value = run.result.get("communication")
+    sections = value.get("sections") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(sections, dict):
         return []
-    found = []
-    for rank, sections in enumerate(value):
-        parts = [s for s in sections.values() if isinstance(s, dict)] if isinstance(sections, dict) else []
-        sums = [sum(real_number(s.get(f"{p}_s")) or 0.0 for s in parts) for p in PARTS]
-        sent = sum(real_number(s.get("bytes")) or 0.0 for s in parts)
-        if not sums[0]:
-            return []
-        found.append(RankSplit(rank=rank, compute_s=sums[0], wait_s=sums[1], transfer_s=sums[2], sent_bytes=sent))
-    return found
+    found = [
+        _split(run, {**sections, "steps": value.get("steps")}, name, name) for name in sections if name != "between"
+    ]
+    return [split for split in found if split is not None]
+
+
+def _split(run: Run, value: dict[str, Any], key: str, name: str) -> Split | None:
+    entry, steps = value.get(key), real_number(value.get("steps"))
+    if not isinstance(entry, dict) or not steps or steps < 1:
+        return None
+    lists = []
+    for part in ("compute_s", "wait_s", "transfer_s", "bytes_sent"):
+        numbers = entry.get(part)
+        known = [real_number(n) for n in numbers] if isinstance(numbers, list) else []
+        if len(known) != run.ranks:
+            return None
+        lists.append(tuple(0.0 if n is None else n / steps for n in known))
+    compute, wait, transfer, sent = lists
+    return Split(section=name, compute_s=compute, wait_s=wait, transfer_s=transfer, bytes_sent=sent)
+
+
+def _measured(runs: Sequence[Run]) -> list[tuple[Run, Split]]:
+    able = [(run, split) for run in completed(runs) if run.ranks > 1 and (split := step_of(run)) is not None]
+    return [(run, split) for run, split in able if max(split.compute_s) > 0]
 
 
 def split_figure(runs: Sequence[Run]) -> Figure | Missing:
     """Compute, wait and transfer per rank."""
     title = "Communication split"
-    found = [(run, split) for run in completed(runs) if (split := split_of(run))]
+    found = _measured(runs)
     if not found:
-        return Missing(
-            title=title, why="a completed run that has measured its communication (`communication` in result.json)"
-        )
-    rows: list[tuple[Cell, ...]] = [
-        (run.name, s.rank, s.compute_s, s.wait_s, s.transfer_s, s.sent_bytes) for run, split in found for s in split
-    ]
-    pictures = []
-    for (run, split), label in list(zip(found, labels([run for run, _ in found]), strict=True))[:8]:
-        bars = [
-            Bar(
-                label=f"rank {s.rank}",
-                parts=[(0, "compute", s.compute_s), (1, "wait", s.wait_s), (2, "transfer", s.transfer_s)],
-                note=f"{s.total_s:.3g} s",
-            )
-            for s in split[:MOST_RANKS]
-        ]
-        keys = tuple(Key(slot=slot, label=part) for slot, part in enumerate(PARTS))
-        svg = bar_chart(f"Compute, wait and transfer per rank, {label}", bars, Axis(label="seconds of a step"))
-        pictures.append(Picture(svg=svg, caption=f"{label} ({run.name})", keys=keys))
+        return Missing(title=title, why=NEEDED)
+    rows = [row for run, split in found for part in (*sections_of(run), split) for row in _rows(run, part)]
+    named = list(zip(found, labels([run for run, _ in found]), strict=True))
+    pictures = tuple(_picture(label, split) for (_, split), label in named[:MOST_PICTURES])
+    note = f" Pictures show the first {MOST_PICTURES} runs." if len(named) > MOST_PICTURES else ""
     return Figure(
         ident="communication",
         title=title,
-        how="Seconds of a step of each rank. Transfer is the shortest time that any rank takes for an exchange or collective, wait what "
-        f"this rank takes beyond it, compute the rest. Pictures show the first {MOST_RANKS} ranks of the first eight runs.",
-        pictures=tuple(pictures),
-        table=Table(header=("run", "rank", "compute (s)", "wait (s)", "transfer (s)", "bytes sent"), rows=tuple(rows)),
+        how="Seconds per step of each rank, in the few steps that were measured. Transfer is the shortest time that any rank taking part "
+        "needs for an exchange or collective, wait what this rank takes beyond it, compute the rest. A slow rank shows as wait of the "
+        f"others. Pictures show {MOST_RANKS} ranks at most." + note,
+        pictures=pictures,
+        table=Table(
+            header=("run", "section", "rank", "compute (s)", "wait (s)", "transfer (s)", "bytes sent"), rows=tuple(rows)
+        ),
+    )
+
+
+def _rows(run: Run, split: Split) -> list[tuple[Cell, ...]]:
+    columns = zip(split.compute_s, split.wait_s, split.transfer_s, split.bytes_sent, strict=True)
+    return [(run.name, split.section, rank, *values) for rank, values in enumerate(columns)]
+
+
+def _picture(label: str, split: Split) -> Picture:
+    bars = [
+        Bar(
+            label=f"rank {rank}",
+            parts=[(0, "compute", compute), (1, "wait", wait), (2, "transfer", transfer)],
+            note=f"{compute + wait + transfer:.3g} s",
+        )
+        for rank, (compute, wait, transfer) in enumerate(
+            zip(split.compute_s, split.wait_s, split.transfer_s, strict=True)
+        )
+    ]
+    keys = tuple(Key(slot=slot, label=part) for slot, part in enumerate(("compute", "wait", "transfer")))
+    svg = bar_chart(f"Compute, wait and transfer per rank, {label}", bars[:MOST_RANKS], Axis(label="seconds of a step"))
+    return Picture(svg=svg, caption=label, keys=keys)
+
+
+def efficiencies(split: Split) -> tuple[float, float, float]:
+    """Load balance, communication efficiency, parallel efficiency of a step."""
+    runtime = max(split.seconds)
+    return (
+        load_balance(split.compute_s),
+        communication_efficiency(split.compute_s, runtime),
+        parallel_efficiency(split.compute_s, runtime),
     )
 
 
 def pop_figure(runs: Sequence[Run]) -> Figure | Missing:
     """Load balance, communication efficiency and their product."""
     title = "POP efficiencies"
-    found = [(run, split) for run in completed(runs) if (split := split_of(run))]
+    found = _measured(runs)
     if not found:
-        return Missing(
-            title=title, why="a completed run that has measured its communication (`communication` in result.json)"
-        )
+        return Missing(title=title, why=NEEDED)
     rows: list[tuple[Cell, ...]] = []
     bars = []
     for (run, split), label in zip(found, labels([run for run, _ in found]), strict=True):
-        compute, runtime = [s.compute_s for s in split], max(s.total_s for s in split)
-        numbers = (
-            load_balance(compute),
-            communication_efficiency(compute, runtime),
-            parallel_efficiency(compute, runtime),
-        )
+        numbers = efficiencies(split)
         rows.append((run.name, run.ranks, *numbers))
-        names = ("load balance", "communication efficiency", "parallel efficiency")
         bars.append(
             [
                 Bar(label=f"{label}: {name}", parts=[(slot, name, value)], note=f"{value:.1%}")
-                for slot, (name, value) in enumerate(zip(names, numbers, strict=True))
+                for slot, (name, value) in enumerate(zip(EFFICIENCIES, numbers, strict=True))
             ]
         )
+    pictures = [
+        Picture(
+            svg=bar_chart("POP efficiencies", [bar for of_run in part for bar in of_run], Axis(label="share", high=1))
+        )
+        for part in chunks(bars, 4)
+    ]
     return Figure(
         ident="pop",
         title=title,
         how="As the POP Centre of Excellence defines them: load balance = mean / largest useful computation of the ranks; communication "
         "efficiency = largest useful computation / run time; parallel efficiency = their product. Useful computation is `compute` of "
-        "the communication split, run time the longest step of a rank.",
-        pictures=tuple(
-            Picture(
-                svg=bar_chart(
-                    "POP efficiencies", [bar for of_run in part for bar in of_run], Axis(label="share", high=1)
-                )
-            )
-            for part in chunks(bars, 4)
-        ),
-        table=Table(
-            header=("run", "ranks", "load balance", "communication efficiency", "parallel efficiency"), rows=tuple(rows)
-        ),
+        "the communication split, run time that of the slowest rank in the measured steps.",
+        pictures=tuple(pictures[:MOST_PICTURES]),
+        table=Table(header=("run", "ranks", *EFFICIENCIES), rows=tuple(rows)),
     )

@@ -174,21 +174,31 @@ def test_configurations_that_did_not_fit(tmp_path: Path) -> None:
 
 def test_a_slow_rank_is_wait_of_the_other(tmp_path: Path) -> None:
     run = ReportedRun(tmp_path, "two", "resources.gpus=2")
-    split = [
-        {"denoise": {"compute_s": 0.20, "wait_s": 0.05, "transfer_s": 0.01, "bytes": 8}},
-        {"denoise": {"compute_s": 0.25, "wait_s": 0.0, "transfer_s": 0.01, "bytes": 8}},
-    ]
-    run.result(communication=split)
+    part = {"compute_s": [0.4, 0.5], "wait_s": [0.1, 0.0], "transfer_s": [0.02, 0.02], "bytes_sent": [8, 8]}
+    idle = {key: [1.0, 1.0] for key in part}
+    run.result(communication={"steps": 2, "sections": {"denoise": part, "between": idle}, "step": part, "whole": idle})
     runs = reported(run)
-    assert column(split_figure(runs), "wait (s)", {}) == [0.05, 0.0]
+    assert column(split_figure(runs), "wait (s)", {"section": "all of the step"}) == [0.05, 0.0]
+    assert column(split_figure(runs), "section", {"rank": 0}) == ["denoise", "all of the step"]
     figure = pop_figure(runs)
     assert column(figure, "load balance", {}) == [pytest.approx(0.225 / 0.25)]
+    assert column(figure, "communication efficiency", {}) == [pytest.approx(0.25 / 0.26)]
     assert column(figure, "parallel efficiency", {}) == [pytest.approx(0.225 / 0.26)]
 
 
-@pytest.mark.parametrize("value", [None, 3, [], [1], [{}], [{"a": 1}], [{"a": {"compute_s": "x"}}], {"a": 1}], ids=str)
+WORDS: list[Any] = [
+    None,
+    3,
+    [],
+    {},
+    {"steps": 0, "step": {}},
+    {"steps": 1, "step": {"compute_s": ["x"]}, "sections": [1]},
+]
+
+
+@pytest.mark.parametrize("value", WORDS, ids=str)
 def test_other_words_for_communication_are_none(tmp_path: Path, value: Any) -> None:
-    run = ReportedRun(tmp_path, "odd")
+    run = ReportedRun(tmp_path, "odd", "resources.gpus=2")
     run.result(communication=value, sections=value, psnr_db=value, loss=value)
     runs = reported(run)
     assert isinstance(split_figure(runs), Missing) and isinstance(breakdown_figure(runs), Missing | Figure)

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dptrain.records.intent import write_json
 from dptrain.report import images
 from dptrain.report.images import gallery
 from dptrain.report.listing import listing
+from dptrain.report.page import figures
 from dptrain.report.page import html as page
 from tests.report.records import ReportedRun, reported
 from tests.report.test_figures import study
+from tests.status.test_damage import KINDS, damage
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7*7 }}"
 
@@ -123,3 +126,38 @@ def test_thumbnails_keep_to_their_budget(tmp_path: Path, monkeypatch: pytest.Mon
     cards = gallery(reported(*runs)).cards
     size = sum(len(text or "") for card in cards for text in (card.reconstruction, card.truth, card.error)) * 3 // 4
     assert len(cards) == 4 and 8_000 < size <= 30_000
+
+
+def test_damaged_runs_stop_no_page(tmp_path: Path) -> None:
+    """Whatever is in the place of a file, the page is made, and the sound run is in its figures."""
+    sound, runs = ReportedRun(tmp_path, "sound"), []
+    sound.result(psnr_db=[20.0, 21.0])
+    for where in (
+        "plan.json",
+        "environment.json",
+        "result.json",
+        "spec.yaml",
+        "intent.json",
+        "attempts/1/rank-0.jsonl",
+    ):
+        for kind in KINDS:
+            run = ReportedRun(tmp_path, f"{kind}-{where}".replace(" ", "-").replace("/", "-"))
+            run.result(psnr_db=[20.0, 22.0])
+            damage(run.paths, where, kind)
+            runs.append(run)
+    odd = {
+        "memory": 3,
+        "choices": {"key": 1},
+        "reasons": 7,
+        "fits": False,
+        "max_batch_size": [1],
+        "work_multiplier": "x",
+    }
+    wrong = ReportedRun(tmp_path, "wrong", "resources.gpus=2")
+    wrong.plan(**odd)
+    wrong.result(sections=[1], psnr_db=[None, "a"], peak_memory_bytes={}, bytes_sent=[1], steps=0)
+    write_json(wrong.paths.environment, {"versions": 3, "git": "x"})
+    read = reported(sound, wrong, *runs)
+    assert "sound" in page(read)
+    made, _ = figures(read)
+    assert any("sound" in row for row in next(f for f in made if f.ident == "psnr").table.rows)

@@ -53,7 +53,7 @@ def test_slabs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scores(GRID, [x])
     monkeypatch.setattr(seams, "SLAB_ELEMENTS", 2 * 80 * 7)
     for a, b in zip(whole, scores(GRID, [x]), strict=True):
-        assert (a.at_borders, a.inside) == (pytest.approx(b.at_borders), pytest.approx(b.inside))
+        assert a.at_borders == pytest.approx(b.at_borders) and a.inside == pytest.approx(b.inside)
 
 
 def test_volumes_have_three_axes() -> None:
@@ -94,14 +94,15 @@ def test_refused(tmp_path: Path) -> None:
     empty = ReportedRun(tmp_path, "e")
 
     def refused(which: ReportedRun, against: ReportedRun | None = None) -> Seams:
-        return seams_of(*reported(which), None if against is None else reported(against)[0])
+        return seams_of(reported(which)[0], None if against is None else reported(against)[0])
 
-    for match, call in (
-        ("has one tile", lambda: refused(untiled)),
-        ("run.seed differ", lambda: refused(run, other)),
-        ("no completed untiled run", lambda: refused(run, run)),
-        ("has shape", lambda: refused(wrong)),
-        ("has no reconstruction", lambda: refused(empty)),
-    ):
+    cases: list[tuple[str, ReportedRun, ReportedRun | None]] = [
+        ("has one tile", untiled, None),
+        ("run.seed differ", run, other),
+        ("no completed untiled run", run, run),
+        ("has shape", wrong, None),
+        ("has no reconstruction", empty, None),
+    ]
+    for match, which, against in cases:
         with pytest.raises(UsageError, match=match):
-            call()
+            refused(which, against)
