@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -50,12 +51,13 @@ def figures(runs: Sequence[Run]) -> tuple[list[Figure], list[Missing]]:
 def html(runs: Sequence[Run]) -> str:
     """The page of these runs."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     folder = files("dptrain.report")
     style, script = (folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["shown"] = lambda value: shown("", value)
+    environment.filters["coded"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     made, missing = figures(runs)
     text = template.render(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dptrain.report.derive import largest_difference
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
@@ -16,6 +17,8 @@ MOST_POINTS = 200
 MOST_ROWS = 50
 """Of a path in a table."""
 MOST_PICTURES = 12
+SAME_HEIGHT = 0.005
+"""Of the height of a picture: lines so near to each other are one."""
 
 
 def psnr_path(run: Run) -> tuple[list[float], list[float]]:
@@ -113,11 +116,11 @@ def _path_figure(
     pictures = []
     for title, group in zip(titles, groups.values(), strict=True):
         for part in chunks(list(zip(group, labels(group), strict=True))):
-            lines = [_path_line(label, *paths[run.name], slot) for slot, (run, label) in enumerate(part)]
+            lines = merged([_path_line(label, *paths[run.name]) for run, label in part])
             task = part[0][0].status.task
-            x = Axis(label="optimiser step" if task == "train" else "iteration", ticks=None)
+            x = Axis(label="optimiser step" if task == "train" else "iteration", whole=True)
             svg = line_chart(f"{y_label} over steps, {title}", lines, x, Axis(label=y_label))
-            keys = tuple(Key(slot=slot, label=label) for slot, (_, label) in enumerate(part))
+            keys = tuple(Key(slot=line.slot, label=line.label) for line in lines)
             pictures.append(Picture(svg=svg, caption=title, keys=keys))
     note = f" The first {MOST_PICTURES} of {len(pictures)} pictures are shown." if len(pictures) > MOST_PICTURES else ""
     rows = tuple(row for run in runs for row in _path_rows(run, *paths[run.name]))
@@ -133,9 +136,35 @@ def _path_figure(
     )
 
 
-def _path_line(label: str, steps: Sequence[float], values: Sequence[float], slot: int) -> Line:
+def _path_line(label: str, steps: Sequence[float], values: Sequence[float]) -> Line:
     chosen = thinned(len(values), MOST_POINTS)
-    return Line(label=label, points=[Point(x=steps[i], y=values[i]) for i in chosen], slot=slot % SLOTS)
+    return Line(label=label, points=[Point(x=steps[i], y=values[i]) for i in chosen])
+
+
+def merged(lines: Sequence[Line]) -> list[Line]:
+    """Lines that nobody could tell apart become one that says so; each has a slot of its own."""
+    heights = [p.y for line in lines for p in line.points]
+    near = SAME_HEIGHT * (max(heights) - min(heights))
+    groups: list[list[Line]] = []
+    for line in lines:
+        group = next((g for g in groups if _coincide(g[0], line, near)), None)
+        groups.append([line]) if group is None else group.append(line)
+    return [
+        replace(
+            group[0],
+            slot=slot % SLOTS,
+            label=group[0].label
+            if len(group) == 1
+            else f"{len(group)} runs that coincide at this scale: {'; '.join(line.label for line in group)}",
+        )
+        for slot, group in enumerate(groups)
+    ]
+
+
+def _coincide(a: Line, b: Line, near: float) -> bool:
+    if [p.x for p in a.points] != [p.x for p in b.points]:
+        return False
+    return all(abs(p.y - q.y) <= near for p, q in zip(a.points, b.points, strict=True))
 
 
 def _path_rows(run: Run, steps: Sequence[float], values: Sequence[float]) -> list[tuple[Cell, ...]]:

@@ -53,6 +53,8 @@ class Axis:
     """Where it begins at the latest."""
     high: float | None = None
     """Where it ends at the earliest."""
+    whole: bool = False
+    """Only whole numbers are labelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ class _Scale:
             inside = sorted(set(axis.ticks))
             return inside[:: -(-len(inside) // 10)]
         if axis.scale == "linear":
-            return _round_ticks(low, high)
+            return _round_ticks(low, high, axis.whole)
         base = 2 if axis.scale == "log2" else 10
         first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
         powers = [float(base) ** k for k in range(first, last + 1)]
@@ -143,11 +145,12 @@ class _Scale:
         return (powers or [low, high])[:: -(-len(powers) // (MOST_TICKS + 1)) or 1]
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
+def _round_ticks(low: float, high: float, whole: bool) -> list[float]:
     span = (high - low) or abs(high) or 1.0
     rough = span / (MOST_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    step = max(1.0, round(step)) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [k * step for k in range(first, max(last, first + 1) + 1)]
 

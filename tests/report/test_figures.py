@@ -230,3 +230,10 @@ def test_runs_with_injected_faults_are_compared_with_no_others(tmp_path: Path) -
     one = ReportedRun(tmp_path, "one")
     two = ReportedRun(tmp_path, "two", "resources.gpus=2", faults="slow@rank=0,step=1,attempt=1,seconds=2")
     assert not strong(reported(one, two))
+
+
+def test_lines_that_coincide_are_one(tmp_path: Path) -> None:
+    figure = psnr_figure(study(tmp_path))
+    assert isinstance(figure, Figure)
+    keys = [[key.label for key in picture.keys] for picture in figure.pictures]
+    assert keys[0][0].startswith("6 runs that coincide at this scale: ranks 1, sharded; ranks 2, sharded;")

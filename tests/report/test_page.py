@@ -47,7 +47,7 @@ def test_a_study(tmp_path: Path) -> None:
     links = [attrs["href"] for tag, attrs in seen.tags if tag == "a"]
     assert all(link and link.startswith("#") and link[1:] in idents for link in links)
     assert "Not shown" in text and "needs a completed training run" in text
-    assert text.count('<section class="figure"') == text.count("Data: ")
+    assert text.count('<section class="figure') == text.count("Data: ")
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:
