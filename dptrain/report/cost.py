@@ -78,11 +78,13 @@ def memory_figure(runs: Sequence[Run]) -> Figure | Missing:
 
 
 def _memory_picture(part: Sequence[Series]) -> Picture:
+    peaks = [run.peak_gib for one in part for run in one.runs if run.peak_gib is not None]
+    unit, scale = ("GiB", 1) if max(peaks) >= 0.5 else ("MiB", 1024)
     lines = []
     for slot, one in enumerate(part):
-        measured = [Point(x=run.ranks, y=run.peak_gib) for run in one.runs if run.peak_gib is not None]
+        measured = [Point(x=run.ranks, y=v * scale) for run in one.runs if (v := run.peak_gib) is not None]
         lines.append(Line(label=one.label, points=measured, slot=slot))
-        forecast = [Point(x=run.ranks, y=v) for run in one.runs if (v := run.forecast("peak_gib")) is not None]
+        forecast = [Point(x=run.ranks, y=v * scale) for run in one.runs if (v := run.forecast("peak_gib")) is not None]
         if forecast:
             lines.append(Line(label=f"{one.label}, forecast", points=forecast, slot=slot, dashed=True))
     ticks = sorted({run.ranks for one in part for run in one.runs})
@@ -91,7 +93,7 @@ def _memory_picture(part: Sequence[Series]) -> Picture:
             "Peak memory of a rank over ranks",
             lines,
             Axis(label="ranks", scale="log2", ticks=ticks),
-            Axis(label="GiB at the peak", low=0),
+            Axis(label=f"{unit} at the peak", low=0),
         ),
         keys=tuple(Key(slot=slot, label=one.label) for slot, one in enumerate(part)),
     )

@@ -17,6 +17,8 @@ MOST_POINTS = 200
 MOST_ROWS = 50
 """Of a path in a table."""
 MOST_PICTURES = 12
+LEAST_DIFFERENCE = 1e-9
+"""Where smaller ones, and none, are drawn: the axis is logarithmic."""
 SAME_HEIGHT = 0.005
 """Of the height of a picture: lines so near to each other are one."""
 
@@ -70,17 +72,12 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
     if not rows:
         why = "a completed run on several ranks and one on one rank, alike in all but ranks, layout, batch and checkpointing"
         return Missing(title=title, why=why)
-    shown = [(str(r[0]), max(float(v or 0) for v in r[4:6]), int(str(r[1]))) for r in rows]
-    floor = 1e-9
-    points = [Point(x=ranks, y=max(value, floor)) for _, value, ranks in shown]
-    line = Line(label="largest difference", points=sorted(points, key=lambda p: (p.x, p.y)), slot=0)
-    axis = Axis(label="ranks", scale="log2", ticks=sorted({ranks for _, _, ranks in shown}))
     return Figure(
         ident="reference",
         title=title,
         how="The largest absolute difference of the PSNR path (dB), and of the list of losses, to the newest completed single-rank run "
         "alike in all but ranks, layout, batch and checkpointing. Differences below 1e-9 are drawn there.",
-        pictures=(Picture(svg=_dots("Largest difference over ranks", line, axis), keys=()),),
+        pictures=(_difference_picture(rows),),
         table=Table(header=("run", "ranks", "layout", "reference", "PSNR (dB)", "loss"), rows=tuple(rows)),
     )
 
@@ -91,10 +88,18 @@ def reference_of(run: Run, runs: Sequence[Run]) -> Run | None:
     return max(able, key=lambda r: r.status.created_s, default=None)
 
 
-def _dots(title: str, line: Line, x: Axis) -> str:
-    # One point per run: they are not joined.
-    lines = [Line(label=line.label, points=[p], slot=line.slot) for p in line.points]
-    return line_chart(title, lines, x, Axis(label="largest difference", scale="log10"))
+def _difference_picture(rows: Sequence[tuple[Cell, ...]]) -> Picture:
+    """One point per run and its larger difference, by layout."""
+    layouts = list(dict.fromkeys(str(row[2]) for row in rows))
+    lines = []
+    for row in rows:
+        value = max(float(v or 0) for v in row[4:6])
+        point = Point(x=float(row[1] or 0), y=max(value, LEAST_DIFFERENCE))
+        lines.append(Line(label=str(row[0]), points=[point], slot=layouts.index(str(row[2]))))
+    axis = Axis(label="ranks", scale="log2", ticks=sorted({p.x for line in lines for p in line.points}))
+    y = Axis(label="largest difference", scale="log10")
+    keys = tuple(Key(slot=slot, label=layout) for slot, layout in enumerate(layouts))
+    return Picture(svg=line_chart("Largest difference over ranks", lines, axis, y), keys=keys)
 
 
 def _path_figure(

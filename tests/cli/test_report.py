@@ -20,7 +20,12 @@ def runs(tmp_path: Path) -> list[ReportedRun]:
     made = []
     for ranks in (1, 2):
         run = ReportedRun(
-            tmp_path / "runs", f"demo-{ranks}", f"resources.gpus={ranks}", created_s=1000.0 + ranks, sweep="study"
+            tmp_path / "runs",
+            f"demo-{ranks}",
+            f"resources.gpus={ranks}",
+            created_s=1000.0 + ranks,
+            sweep="study",
+            cluster="local",
         )
         run.result(psnr_db=[20.0, 21.0])
         noise = np.random.default_rng(0).normal(size=(1, 64, 64)).astype(np.float32)
@@ -32,7 +37,10 @@ def runs(tmp_path: Path) -> list[ReportedRun]:
 def test_files_of_a_folder_and_of_a_sweep(cli: Cli, runs: list[ReportedRun]) -> None:
     done = cli("report", "runs", "demo-1", "--csv", "r.csv", "--html", "r.html")
     assert done.code == 0 and done.out.splitlines()[0] == "2 rows: r.csv", done.err
-    assert [row["run"] for row in csv.DictReader((cli.folder / "r.csv").open())] == ["demo-1", "demo-2"]
+    assert [row["run"] for row in csv.DictReader((cli.folder / "r.csv").read_text().splitlines())] == [
+        "demo-1",
+        "demo-2",
+    ]
     assert "Strong scaling</h2>" in (cli.folder / "r.html").read_text()
     rows = json.loads(cli("report", "study", "--json").out)
     assert [row["run"] for row in rows] == ["demo-1", "demo-2"]
