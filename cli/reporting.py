@@ -129,7 +129,8 @@ def _print_comparison(found: Comparison) -> None:
         say(f"not compared: {text}")
     say("\nspeed: " + ("not known: one of them has recorded no step" if found.speed is None else _speed(found.speed)))
     for title, entries in (("spec", found.spec), ("environment", found.environment)):
-        say(f"\n{title}: {'equal' if not entries else f'{len(entries)} differences'}")
+        count = f"{len(entries)} difference{'s' * (len(entries) > 1)}"
+        say(f"\n{title}: {count if entries else 'equal'}")
         if entries:
             print_table(("KEY", "A", "B"), [(key, _value(a), _value(b)) for key, a, b in entries])
 

@@ -15,7 +15,6 @@ from dptrain.report.derive import communication_efficiency, load_balance, parall
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
 from dptrain.report.groups import completed, labels
 from dptrain.report.runs import Run
-from dptrain.report.scaling import chunks
 from dptrain.report.svg import Axis, Bar, bar_chart
 
 MOST_RANKS = 16
@@ -139,22 +138,16 @@ def pop_figure(runs: Sequence[Run]) -> Figure | Missing:
     if not found:
         return Missing(title=title, why=NEEDED)
     rows: list[tuple[Cell, ...]] = []
-    bars = []
+    pictures = []
     for (run, split), label in zip(found, labels([run for run, _ in found]), strict=True):
         numbers = efficiencies(split)
         rows.append((run.name, run.ranks, *numbers))
-        bars.append(
-            [
-                Bar(label=f"{label}: {name}", parts=[(slot, name, value)], note=f"{value:.1%}")
-                for slot, (name, value) in enumerate(zip(EFFICIENCIES, numbers, strict=True))
-            ]
-        )
-    pictures = [
-        Picture(
-            svg=bar_chart("POP efficiencies", [bar for of_run in part for bar in of_run], Axis(label="share", high=1))
-        )
-        for part in chunks(bars, 4)
-    ]
+        bars = [
+            Bar(label=name, parts=[(slot, name, value)], note=f"{value:.1%}")
+            for slot, (name, value) in enumerate(zip(EFFICIENCIES, numbers, strict=True))
+        ]
+        svg = bar_chart(f"POP efficiencies, {label}", bars, Axis(label="share", high=1))
+        pictures.append(Picture(svg=svg, caption=label))
     return Figure(
         ident="pop",
         title=title,

@@ -8,9 +8,10 @@ from dptrain.records.reading import whole_number
 from dptrain.report.derive import price
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
 from dptrain.report.groups import RANKS, Series, completed, labels, series
-from dptrain.report.runs import Run
+from dptrain.report.runs import GIB, Run
 from dptrain.report.scaling import chunks
 from dptrain.report.svg import Axis, Bar, Line, Point, bar_chart, line_chart
+from dptrain.status.show import size
 
 MOST_BARS = 16
 MODES = ("never", "always", "stages")
@@ -78,8 +79,7 @@ def memory_figure(runs: Sequence[Run]) -> Figure | Missing:
 
 
 def _memory_picture(part: Sequence[Series]) -> Picture:
-    peaks = [run.peak_gib for one in part for run in one.runs if run.peak_gib is not None]
-    unit, scale = ("GiB", 1) if max(peaks) >= 0.5 else ("MiB", 1024)
+    unit, scale = _unit([run for one in part for run in one.runs])
     lines = []
     for slot, one in enumerate(part):
         measured = [Point(x=run.ranks, y=v * scale) for run in one.runs if (v := run.peak_gib) is not None]
@@ -97,6 +97,11 @@ def _memory_picture(part: Sequence[Series]) -> Picture:
         ),
         keys=tuple(Key(slot=slot, label=one.label) for slot, one in enumerate(part)),
     )
+
+
+def _unit(runs: Sequence[Run]) -> tuple[str, int]:
+    """What the peaks of these runs are drawn in, and how many of it are a GiB."""
+    return ("GiB", 1) if max((run.peak_gib or 0.0 for run in runs), default=0.0) >= 0.5 else ("MiB", 1024)
 
 
 def checkpoint_figure(runs: Sequence[Run]) -> Figure | Missing:
@@ -159,12 +164,15 @@ def batch_figure(runs: Sequence[Run]) -> Figure | Missing:
         ticks = sorted({_batch(run) for one in part for run in one.runs})
         x = Axis(label="tiles per call", scale="log2", ticks=ticks)
         keys = tuple(Key(slot=slot, label=one.label) for slot, one in enumerate(part))
-        for label, key in (("s / step", "step_s"), ("GiB at the peak", "peak_gib")):
+        unit, scale = _unit([run for one in part for run in one.runs])
+        for label, key, factor in (("s / step", "step_s", 1), (f"{unit} at the peak", "peak_gib", scale)):
             lines = [
                 Line(
                     label=one.label,
                     slot=slot,
-                    points=[Point(x=_batch(run), y=v) for run in one.runs if (v := getattr(run, key)) is not None],
+                    points=[
+                        Point(x=_batch(run), y=v * factor) for run in one.runs if (v := getattr(run, key)) is not None
+                    ],
                 )
                 for slot, one in enumerate(part)
             ]
@@ -207,6 +215,6 @@ def _trade_picture(label: str, runs: Sequence[tuple[str, Run]]) -> Picture:
         )
         if run.peak_gib is not None and highest:
             share = run.peak_gib / highest
-            bars.append(Bar(label=f"{mode}: memory", parts=[(1, "GiB", share)], note=f"{run.peak_gib:.3g} GiB"))
+            bars.append(Bar(label=f"{mode}: memory", parts=[(1, "GiB", share)], note=size(int(run.peak_gib * GIB))))
     svg = bar_chart(f"Time and memory by checkpointing, {label}", bars, Axis(label="share of the largest", high=1))
     return Picture(svg=svg, caption=label, keys=(Key(slot=0, label="time of a step"), Key(slot=1, label="peak memory")))

@@ -70,12 +70,21 @@ def labelled(groups: Sequence[tuple[Run, ...]], without: Sequence[str] = ()) -> 
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
-    """What tells each run from the others: the keys in which they differ; where there is none, the image and the layout."""
+    """What tells each run from the others: as few keys as do; where there is none, the image and the layout."""
     left_out = ("name", "resources.time_min", *without)
-    keys = [k for k in dict.fromkeys(k for run in runs for k in run.asked) if k not in left_out and k[:4] != "run."]
-    differing = [k for k in keys if len({json.dumps(run.asked.get(k), default=str) for run in runs}) > 1]
-    shown = differing or [k for k in ("problem.image_size", "resources.layout") if k not in without]
-    texts = [", ".join(_named(k, run.asked[k]) for k in shown if k in run.asked) or run.name for run in runs]
+    asked = [run.asked for run in runs]
+    every = dict.fromkeys(k for spec in asked for k in spec)
+    keys = [k for k in (*NAMES, *(k for k in every if k not in NAMES)) if k not in left_out and k[:4] != "run."]
+    shown: list[str] = []
+    apart = 1
+    for key in keys:
+        marks = {json.dumps([spec.get(k) for k in (*shown, key)], default=str) for spec in asked}
+        if len(marks) > apart:
+            shown.append(key)
+            apart = len(marks)
+    shown = shown or [k for k in ("problem.image_size", "resources.layout") if k not in without]
+    texts = [", ".join(_named(k, spec[k]) for k in shown if k in spec) for spec in asked]
+    texts = [text or run.name for text, run in zip(texts, runs, strict=True)]
     return [text if texts.count(text) == 1 else f"{text} ({run.name})" for text, run in zip(texts, runs, strict=True)]
 
 

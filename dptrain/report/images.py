@@ -28,6 +28,8 @@ BUDGET_BYTES = 2_000_000
 MOST_PIXELS = 400_000_000
 """Of pictures that are opened, some seconds' worth; runs beyond it have no thumbnail."""
 IMAGES_PER_RUN = 4
+NEARLY_ALL = 0.995
+"""Of the pixels of an error map are not brighter than its scale: single ones would leave the rest dark."""
 HEAT = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))
 """Colours of the error map, from none to most (matplotlib's inferno at five places)."""
 
@@ -52,7 +54,7 @@ class Gallery:
 
     cards: tuple[Card, ...]
     scale: float | None
-    """Error at the bright end of every error map; None: there is no error map."""
+    """Error from which on every error map is brightest; None: there is no error map."""
     left_out: tuple[str, ...]
     """Runs beyond the limits."""
 
@@ -138,7 +140,9 @@ def _smaller(pixels: NDArray[Any], edge: int) -> NDArray[Any]:
 
 
 def _encoded(found: Sequence[_Found], left_out: Sequence[str]) -> Gallery:
-    errors = [float(f.error.max()) for f in found if f.error is not None]
+    import numpy as np
+
+    errors = [float(np.quantile(f.error, NEARLY_ALL)) for f in found if f.error is not None]
     scale = (max(errors) or 1.0) if errors else None
     edge, total = LONGEST, BUDGET_BYTES + 1
     cards: tuple[Card, ...] = ()

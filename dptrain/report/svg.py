@@ -18,6 +18,8 @@ SLOTS = 8
 """Colours of the page; a chart has at most so many lines."""
 BAR_ROW, BAR = 40, 16
 MOST_TICKS = 6
+MOST_LETTERS = 58
+"""Of a bar's label: so many have room; its parts tell the whole when they are pointed at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,8 @@ def bar_chart(title: str, bars: Sequence[Bar], axis: Axis) -> str:
     parts.append(_text(RIGHT, height - 6, axis.label, "start", "axis"))
     for row, bar in enumerate(bars):
         top = TOP + BAR_ROW * row
-        parts.append(_text(RIGHT, top + 13, bar.label, "start"))
+        label = bar.label if len(bar.label) <= MOST_LETTERS else f"{bar.label[: MOST_LETTERS - 1]}\u2026"
+        parts.append(_text(RIGHT, top + 13, label, "start"))
         start = 0.0
         for slot, label, length in bar.parts:
             left, right = across(start), across(start + length)
@@ -212,9 +215,12 @@ def _text(x: float, y: float, text: str, anchor: str, name: str = "tick") -> str
 
 
 def _short(value: float) -> str:
-    """`0.25`, `16`, `1e-06`."""
+    """`0.25`, `16`, `1e-6`."""
     if value == int(value) and abs(value) < 1e6:
         return f"{value:,.0f}"
+    if abs(value) < 0.001:
+        digits, _, power = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}"
 
 
