@@ -25,11 +25,14 @@ LONGEST, SHORTEST = 224, 24
 """Edges of a thumbnail, pixels: the largest with which all fit into the budget is taken."""
 BUDGET_BYTES = 2_000_000
 """Of all thumbnails together, before they become text."""
+PIXEL_BYTES = 2.5
+"""Of a card's three pictures together, per pixel of one of them."""
 MOST_PIXELS = 400_000_000
 """Of pictures that are opened, some seconds' worth; runs beyond it have no thumbnail."""
 IMAGES_PER_RUN = 4
 NEARLY_ALL = 0.995
 """Of the pixels of an error map are not brighter than its scale: single ones would leave the rest dark."""
+LEVELS = 128
 HEAT = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))
 """Colours of the error map, from none to most (matplotlib's inferno at five places)."""
 
@@ -144,8 +147,9 @@ def _encoded(found: Sequence[_Found], left_out: Sequence[str]) -> Gallery:
 
     errors = [float(np.quantile(f.error, NEARLY_ALL)) for f in found if f.error is not None]
     scale = (max(errors) or 1.0) if errors else None
-    edge, total = LONGEST, BUDGET_BYTES + 1
-    cards: tuple[Card, ...] = ()
+    # Three pictures of about a byte a pixel; what is smoother than that leaves room.
+    edge = min(LONGEST, math.isqrt(int(BUDGET_BYTES / (PIXEL_BYTES * max(1, len(found))))))
+    total, cards = BUDGET_BYTES + 1, tuple[Card, ...]()
     while total > BUDGET_BYTES and edge >= SHORTEST:
         cards = tuple(_card(f, edge, scale) for f in found)
         total = sum(len(t or "") for c in cards for t in (c.reconstruction, c.truth, c.error)) * 3 // 4
@@ -160,18 +164,24 @@ def _card(found: _Found, edge: int, scale: float | None) -> Card:
         runs=tuple(found.runs),
         reconstruction=_png(_smaller(found.reconstruction, edge)),
         truth=None if found.truth is None else _png(_smaller(found.truth, edge)),
-        error=None if found.error is None or scale is None else _png(_heat(_smaller(found.error, edge) / scale)),
+        error=None if found.error is None or scale is None else _heat(_smaller(found.error, edge) / scale),
         rms=found.rms,
     )
 
 
-def _heat(share: NDArray[Any]) -> NDArray[Any]:
-    """Colours (h, w, 3) of shares from 0 to 1."""
-    import numpy as np
+def _heat(share: NDArray[Any]) -> str:
+    """An error map as a `data:` text.
 
-    places = np.linspace(0, 1, len(HEAT))
-    channels = [np.interp(share, places, [colour[c] for colour in HEAT]) for c in range(3)]
-    return np.round(np.stack(channels, -1)).astype(np.uint8)
+    :param share: (h, w) of the scale; what is beyond 1 is brightest.
+    """
+    import numpy as np
+    from PIL import Image
+
+    places, levels = np.linspace(0, 1, len(HEAT)), np.linspace(0, 1, LEVELS)
+    palette = np.stack([np.interp(levels, places, [colour[c] for colour in HEAT]) for c in range(3)], -1)
+    picture = Image.fromarray(np.round(np.clip(share, 0, 1) * (LEVELS - 1)).astype(np.uint8)).convert("P")
+    picture.putpalette(np.round(palette).astype(np.uint8).tobytes())
+    return _data(picture)
 
 
 def _png(pixels: NDArray[Any]) -> str:
@@ -180,7 +190,10 @@ def _png(pixels: NDArray[Any]) -> str:
 
     picture = Image.fromarray(pixels)
     gray = (pixels[..., :1] == pixels).all()
-    small = picture.convert("L") if gray else picture.quantize(128)
+    return _data(picture.convert("L") if gray else picture.quantize(LEVELS, Image.Quantize.FASTOCTREE))
+
+
+def _data(picture: Any) -> str:
     file = io.BytesIO()
-    small.save(file, "PNG")
+    picture.save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -19,7 +19,7 @@ from dptrain.status.state import run_status
 from tests.browser import chromium
 from tests.cli.cli import Cli
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1500)]
 SPEC = """
 name: study
 problem: {image_size: [64, 64], channels: 1, physics: {name: deblur, blur_sigma: 1.0}, data: {source: synthetic}}
@@ -27,32 +27,32 @@ denoiser: {name: dncnn, weights: random, depth: 3, width: 4}
 algorithm: {iterations: 8}
 tiling: {patch: 32, halo: 4}
 """
-GRID = "sweep: {resources.gpus: [1, 2, 4], resources.layout: [sharded, replicated]}\n"
-TRAINING = "train: {steps: 4, images: 2, held_out: 1}\nsweep: {tiling.checkpoint: [never, always]}\n"
+GRID = "sweep: {resources.gpus: [1, 2], resources.layout: [sharded, replicated]}\n"
 PAGE_LIMIT_BYTES = 5_000_000
 RUNS, GOAL_S = 300, 20.0
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of real runs: three numbers of ranks in two layouts, an untiled one, two that train, and one that fails."""
+    """A folder of real runs: one and two ranks in two layouts, an untiled one, and one that fails."""
     folder = tmp_path_factory.mktemp("study")
     cli = Cli(folder)
-    assert cli("sweep", cli.write("grid.yaml", SPEC + GRID), "--wait", timeout_s=500).code == 0
-    assert cli("sweep", cli.write("training.yaml", SPEC + TRAINING), "--wait", timeout_s=200).code == 0
+    assert cli("sweep", cli.write("grid.yaml", SPEC + GRID), "--wait", timeout_s=1000).code == 0
     spec = cli.write("plain.yaml", SPEC)
-    assert cli("infer", spec, "--set", "tiling.patch=none").code == 0
+    assert cli("infer", spec, "--set", "tiling.patch=none", timeout_s=600).code == 0
     failing = Cli(folder, DPTRAIN_FAULT="raise@rank=0,step=3", DPTRAIN_FAULT_ALLOW="1")
-    assert failing("infer", spec).code == 1
+    assert failing("infer", spec, timeout_s=600).code == 1
     return folder / "runs"
 
 
 @pytest.fixture(scope="module")
-def page(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page, opened; `seen` and `said` are its requests and what it wrote to the console."""
-    file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(page_of(find_runs(study)), encoding="utf-8")
     with chromium() as browser:
+        # Only now: the runs take a minute, and without a browser nobody looks.
+        study: Path = request.getfixturevalue("study")
+        file = tmp_path_factory.mktemp("page") / "report.html"
+        file.write_text(page_of(find_runs(study)), encoding="utf-8")
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
         opened.seen, opened.said = [], []
         opened.on("request", lambda request: opened.seen.append(request.url))
@@ -150,9 +150,9 @@ def test_size_of_100_runs_and_time_of_300(study: Path, tmp_path: Path, capsys: p
     first = [paths for paths in find_runs(study) if paths.result.is_file()]
     copies = [copied(first[k % len(first)], tmp_path, k) for k in range(RUNS)]
     size = len(page_of(copies[:100]).encode())
-    begin = time.perf_counter()
+    begin, worked = time.perf_counter(), time.process_time()
     whole = page_of(copies)
-    seconds = time.perf_counter() - begin
+    seconds, worked = time.perf_counter() - begin, time.process_time() - worked
     with capsys.disabled():
         print(
             f"\n100 runs: {size / 1e6:.2f} MB; {RUNS} runs: {seconds:.1f} s (goal {GOAL_S:.0f} s), {len(whole) / 1e6:.2f} MB"
