@@ -33,7 +33,7 @@ def chosen(texts: Sequence[str]) -> list[RunPaths]:
         try:
             found += resolve_runs(text)
         except NoSuchRun:
-            inside = find_runs(Path(text).expanduser()) if text else []
+            inside = find_runs(Path(text).expanduser().absolute()) if text else []
             if not inside:
                 raise
             found += inside

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dptrain.records.sweeps import SweepMember, SweepRecord, write_sweep
 from tests.cli.cli import Cli
 from tests.report.records import ReportedRun
 
@@ -19,18 +21,15 @@ def runs(tmp_path: Path) -> list[ReportedRun]:
     (tmp_path / "runs").mkdir()
     made = []
     for ranks in (1, 2):
-        run = ReportedRun(
-            tmp_path / "runs",
-            f"demo-{ranks}",
-            f"resources.gpus={ranks}",
-            created_s=1000.0 + ranks,
-            sweep="study",
-            cluster="local",
-        )
+        keys = (f"resources.gpus={ranks}",)
+        how: dict[str, Any] = {"created_s": 1000.0 + ranks, "cluster": "local", "fingerprint": f"f{ranks}"}
+        run = ReportedRun(tmp_path / "runs", f"demo-{ranks}", *keys, **how)
         run.result(psnr_db=[20.0, 21.0])
         noise = np.random.default_rng(0).normal(size=(1, 64, 64)).astype(np.float32)
         np.save(run.paths.output / "reconstruction.npy", noise)
         made.append(run)
+    members = tuple(SweepMember(name=run.paths.run_id, fingerprint=str(run.intent.fingerprint)) for run in made)
+    write_sweep(tmp_path / "runs", SweepRecord(sweep="study", members=members))
     return made
 
 
