@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 SHOTS = (("report-1280", 1280, "light"), ("report-1280-dark", 1280, "dark"), ("report-390", 390, "light"))
-HEIGHT = 2600
+HEIGHT = 3400
 """Pixels of the page that a picture shows at most."""
 
 
