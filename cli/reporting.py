@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dptrain.report.seams import AxisScore, ImageSeams, Seams
 
 EXPENDABLE = ("LAYOUT", "PEAK", "LOSS", "TASK", "S/STEP", "SSIM")
+MANY = 50
+"""Runs whose reading takes seconds, so that it is said."""
 MOST_WIDE = 48
 """Characters of a value in a table of differences."""
 
@@ -66,6 +68,8 @@ def report(
     from dptrain.report.rows import row_of
     from dptrain.report.tables import to_csv, write_csv, write_parquet
 
+    if len(paths) >= MANY:
+        note(f"reading {len(paths)} runs")
     runs = read(paths)
     rows = [row_of(run) for run in runs]
     to_stdout = csv is not None and str(csv) == "-"
