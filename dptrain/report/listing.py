@@ -41,6 +41,12 @@ class Column:
     """From the start; others with the button."""
     numeric: bool
 
+    @property
+    def style(self) -> str:
+        """Its classes in the page: `swept` is left out on paper, `extra` shown with the button."""
+        kind = "" if self.key in MAIN else " swept" if self.shown else " extra"
+        return ("number" if self.numeric else "text") + kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
