@@ -39,8 +39,6 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
             say(text)
 
 
-
-
 def exit_code(statuses: Sequence[RunStatus]) -> int:
     """1 where a run did not do what it was asked for, 6 where the state of one is unknown, else 0."""
     if any(status.bad for status in statuses):
