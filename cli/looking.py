@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dptrain.cli.output import note, print_table, say
 from dptrain.records.paths import RunPaths, runs_root
@@ -12,11 +11,7 @@ from dptrain.status.model import RunStatus, first_word
 from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row_style, table_row
 from dptrain.status.state import Scheduler, run_status
 
-if TYPE_CHECKING:
-    from dptrain.report.results import Row
-
 EXPENDABLE = ("PEAK", "JOB", "LOSS", "S/STEP", "PSNR dB", "ETA")
-EXPENDABLE_OF_REPORT = ("LAYOUT", "PEAK", "LOSS", "TASK", "S/STEP", "SSIM")
 EXPENDABLE_OF_RANKS = ("SENT", "PID", "PEAK", "HOST")
 
 
@@ -42,14 +37,6 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
     for status in statuses:
         if (text := remark(status)) is not None:
             say(text)
-
-
-def print_report(rows: Sequence[Row]) -> None:
-    """The short table of results."""
-    from dptrain.report.results import TABLE_HEADER as HEADER
-    from dptrain.report.results import table_row
-
-    print_table(HEADER, [table_row(row) for row in rows], (), EXPENDABLE_OF_REPORT)
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:

@@ -264,7 +264,8 @@ def _conclude(grid: Grid, options: Options) -> None:
     :raises RunFailed: where a run did not do what it was asked for.
     """
     from dptrain.launch.sweeps import sweep_root
-    from dptrain.report.results import result_rows, write_csv
+    from dptrain.report.rows import result_rows
+    from dptrain.report.tables import write_csv
 
     found = grid.found()
     path = sweep_root(grid.profile) / f"sweep-{grid.name}.csv"

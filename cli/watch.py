@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dptrain.cli.options import AsJson, MaybeRuns, Run, Runs
-from dptrain.cli.output import print_json, say
+from dptrain.cli.output import print_json
 
 
 def status(
@@ -50,25 +50,38 @@ def report(
     csv: Annotated[
         Path | None,
         typer.Option(
-            "--csv", metavar="FILE", help="Write every column there, also those of the spec; `-`: print them."
+            "--csv", metavar="FILE", help="Write every column there, also those of spec and plan; `-`: print them."
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="The same as a Parquet file (needs pyarrow).")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one page with tables and figures there.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Two runs: the same result, the same speed, what differs?")
+    ] = False,
+    seams: Annotated[
+        bool, typer.Option("--seams", help="One reconstruction: do the borders of its tiles show?")
+    ] = False,
+    untiled: Annotated[
+        str | None,
+        typer.Option(
+            "--untiled", metavar="RUN", help="With --seams: the untiled run. Default: one found beside the run."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One row per run: how it went, and with --csv or --json everything that is known of it."""
-    from dptrain.cli.looking import print_report
-    from dptrain.records.sweeps import resolve_all
-    from dptrain.report.results import result_rows, to_csv, write_csv
-    from dptrain.status.state import run_status
+    """How runs went: a table, files of every number, a page of figures. A folder of runs stands for all of them."""
+    from dptrain.cli import reporting
 
-    chosen = resolve_all(runs)
-    rows = result_rows(chosen, run_status(chosen))
-    if csv is not None and str(csv) == "-":
-        say(to_csv(rows).rstrip("\n"))
-    elif csv is not None:
-        write_csv(csv, rows)
-        say(f"{len(rows)} rows: {csv}")
-    elif as_json:
-        print_json(rows)
+    chosen = reporting.chosen(runs)
+    asked = {"--csv": csv, "--parquet": parquet, "--html": html}
+    reporting.check_options(compare, seams, untiled, [name for name, value in asked.items() if value is not None])
+    if compare:
+        reporting.compare(chosen, as_json)
+    elif seams:
+        reporting.seams(chosen, untiled, as_json)
     else:
-        print_report(rows)
+        reporting.report(chosen, csv=csv, parquet=parquet, html=html, as_json=as_json)

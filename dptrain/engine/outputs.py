@@ -37,7 +37,8 @@ def write_image(
     :param kind: start of the file names.
     :param x: this rank's part (1, C, *box).
     :param label: rest of the file names: what tells several images apart.
-    :param initial: the first iterate; with it a side-by-side picture (first iterate, result, truth) and the curve are written.
+    :param initial: the first iterate; with it a side-by-side picture (first iterate, result, truth), the picture of the truth and the
+        curve are written.
     """
     folder = session.paths.output
     shape = (physics.channels, *session.spec.problem.image_size)
@@ -62,6 +63,9 @@ def write_image(
     Image.fromarray(picture.pixels).save(folder / f"{kind}{label}.png")
     if initial is not None:
         _side_by_side(panels, psnr_db or [], folder / f"side-by-side{label}.png")
+        for name, shown in panels:
+            if name == "truth":
+                Image.fromarray(shown.pixels).save(folder / f"truth{label}.png")
     if psnr_db:
         _curve(psnr_db, "iteration", "PSNR (dB)", folder / f"psnr{label}.png")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dptrain.launch.local import rank_pids, start_local
 from dptrain.records.intent import read_intent
@@ -77,6 +78,8 @@ def test_several_images_of_one_name_each_get_their_files(tmp_path: Path) -> None
         assert finish(run) == 0
     names = {p.name for p in run.output.iterdir()}
     assert {"reconstruction-0000-scan.npy", "reconstruction-0001-scan.npy", "side-by-side-0001-scan.png"} <= names
+    truth = [np.asarray(Image.open(run.output / f"truth-000{index}-scan.png")) for index in (0, 1)]
+    assert [picture.mean() for picture in truth] == [51, round(0.7 * 255)]
     for index, level in ((0, 0.2), (1, 0.7)):
         assert np.load(run.output / f"reconstruction-000{index}-scan.npy").mean() == pytest.approx(level, abs=0.02)
     assert result(run)["steps"] == 6 and len(result(run)["psnr_db"]) == 4

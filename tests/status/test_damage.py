@@ -18,7 +18,8 @@ from dptrain.launch.cancel import cancel
 from dptrain.records.events import EventLog, read_events
 from dptrain.records.index import find_runs, resolve_run
 from dptrain.records.paths import RunPaths
-from dptrain.report.results import result_rows, to_csv
+from dptrain.report.rows import result_rows
+from dptrain.report.tables import to_csv
 from dptrain.status.logs import logs_of
 from dptrain.status.show import result_lines, table_row
 from dptrain.status.state import run_status

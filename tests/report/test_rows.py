@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 
+import pytest
+
+from dptrain.errors import UsageError
 from dptrain.records.intent import write_json
-from dptrain.report.results import TABLE_HEADER, flatten, result_rows, table_row, to_csv, write_csv
+from dptrain.report.rows import TABLE_HEADER, result_rows, row_of, table_row
+from dptrain.report.runs import flatten
+from dptrain.report.tables import to_csv, write_csv, write_parquet
 from dptrain.status.state import run_status
+from tests.report.records import ReportedRun, reported
 from tests.status.helpers import WrittenRun
 
 
@@ -60,3 +67,33 @@ def test_written_whole_and_without_rests(tmp_path: Path) -> None:
     write_csv(path, [{"a": 1}, {"b": True}])
     assert path.read_text() == "a,b\n1,\n,true\n"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_plan_and_environment_are_columns(tmp_path: Path) -> None:
+    run = ReportedRun(tmp_path, "r", steps_s=(9.0, 1.0, 3.0))
+    run.plan(tiles=16, memory={"peak_gib": 1.5, "terms": {"images": 0.5}}, sbatch="#!/bin/sh", fits=True)
+    write_json(run.paths.environment, {"host": "n1", "git": {"sha": "abc", "dirty": False}, "versions": {"torch": "2"}})
+    (row,) = [row_of(one) for one in reported(run)]
+    assert (row["plan.tiles"], row["plan.memory.peak_gib"], row["plan.memory.terms.images"]) == (16, 1.5, 0.5)
+    assert (row["environment.git.sha"], row["environment.versions.torch"]) == ("abc", "2") and "plan.sbatch" not in row
+    assert (row["step_time_s"], row["step_time_min_s"], row["step_time_max_s"]) == (2.0, 1.0, 3.0)
+
+
+def test_parquet_keeps_numbers(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
+    path = tmp_path / "rows.parquet"
+    rows = [
+        {"a": 1, "b": [1, 2], "c": "x", "d": None, "e": True, "f": 1},
+        {"a": 2.5, "b": "none", "e": False, "f": "fit"},
+    ]
+    write_parquet(path, rows)
+    assert parquet.read_table(path).to_pylist() == [
+        {"a": 1.0, "b": "[1, 2]", "c": "x", "d": None, "e": True, "f": "1"},
+        {"a": 2.5, "b": "none", "c": None, "d": None, "e": False, "f": "fit"},
+    ]
+
+
+def test_parquet_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"pip install 'dptrain\[parquet\]'"):
+        write_parquet(tmp_path / "rows.parquet", [{"a": 1}])

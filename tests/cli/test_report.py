@@ -1,0 +1,71 @@
+"""`dptrain report` as a user types it, on runs that the record writers have left."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dptrain.records.sweeps import SweepMember, SweepRecord, write_sweep
+from tests.cli.cli import Cli
+from tests.report.records import ReportedRun
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[ReportedRun]:
+    """A tiled run on one rank and one on two, of one sweep."""
+    (tmp_path / "runs").mkdir()
+    made = []
+    for ranks in (1, 2):
+        keys = (f"resources.gpus={ranks}",)
+        how: dict[str, Any] = {"created_s": 1000.0 + ranks, "cluster": "local", "fingerprint": f"f{ranks}"}
+        run = ReportedRun(tmp_path / "runs", f"demo-{ranks}", *keys, **how)
+        run.result(psnr_db=[20.0, 21.0])
+        noise = np.random.default_rng(0).normal(size=(1, 64, 64)).astype(np.float32)
+        np.save(run.paths.output / "reconstruction.npy", noise)
+        made.append(run)
+    members = tuple(SweepMember(name=run.paths.run_id, fingerprint=str(run.intent.fingerprint)) for run in made)
+    write_sweep(tmp_path / "runs", SweepRecord(sweep="study", members=members))
+    return made
+
+
+def test_files_of_a_folder_and_of_a_sweep(cli: Cli, runs: list[ReportedRun]) -> None:
+    done = cli("report", "runs", "demo-1", "--csv", "r.csv", "--html", "r.html")
+    assert done.code == 0 and done.out.splitlines()[0] == "2 rows: r.csv", done.err
+    assert [row["run"] for row in csv.DictReader((cli.folder / "r.csv").read_text().splitlines())] == [
+        "demo-1",
+        "demo-2",
+    ]
+    assert "Strong scaling</h2>" in (cli.folder / "r.html").read_text()
+    rows = json.loads(cli("report", "study", "--json").out)
+    assert [row["run"] for row in rows] == ["demo-1", "demo-2"]
+    assert not list(cli.folder.glob(".*"))
+
+
+def test_comparing(cli: Cli, runs: list[ReportedRun]) -> None:
+    done = cli("report", "--compare", "demo-1", "demo-2")
+    assert done.code == 0 and "result: identical" in done.out and "resources.gpus" in done.out, done.err
+    assert json.loads(cli("report", "--compare", "demo-1", "demo-2", "--json").out)["result"] == "identical"
+
+
+def test_seams_with_the_command_for_the_untiled_run(cli: Cli, runs: list[ReportedRun]) -> None:
+    found = json.loads(cli("report", "--seams", "demo-2", "--json").out)
+    assert [axis["axis"] for axis in found["images"][0]["axes"]] == [0, 1] and found["tiles"]["counts"] == [4, 4]
+    assert "--set tiling.patch=none" in found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["demo-1", "--compare"], "--compare takes two runs, not 1"),
+        (["demo-1", "--untiled", "demo-2"], "--untiled goes with --seams"),
+        (["demo-1", "--seams", "--html", "x.html"], "--seams writes no file"),
+    ],
+)
+def test_options_that_do_not_go_together(cli: Cli, runs: list[ReportedRun], words: list[str], says: str) -> None:
+    done = cli("report", *words)
+    assert done.code == 2 and says in done.err
