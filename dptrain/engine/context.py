@@ -22,6 +22,7 @@ import torch.distributed as dist
 from deepinv.distributed import DistributedContext
 
 from dptrain.engine.mesh import Mesh, form_mesh
+from dptrain.errors import UsageError
 from dptrain.records.intent import write_json
 from dptrain.records.paths import AttemptPaths
 
@@ -198,6 +199,18 @@ def nccl_environment(attempt: AttemptPaths, longest_s: int) -> dict[str, str]:
     }
 
 
+def check_interface(host: str) -> None:
+    """:raises UsageError: where gloo is told to use a network interface that this host does not have: gloo's own words name no setting."""
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    known = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in wanted.split(",") if name and name not in known]
+    if missing:
+        raise UsageError(
+            f"{host} has no network interface {', '.join(missing)} (GLOO_SOCKET_IFNAME), it has: {', '.join(known)}\n"
+            "    write: `interface` in the cluster profile, one name that all nodes have"
+        )
+
+
 def connect(
     env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int, longest_s: int
 ) -> None:
@@ -208,17 +221,20 @@ def connect(
     :param timeout_s: limit for meeting, and for any one collective of the set-up.
     :param longest_s: limit for any one collective, of the phase with the longest.
     :raises WorldMismatch: where the job has another number of ranks; before any work and without waiting for anyone.
+    :raises UsageError: where it is told to use a network interface that is not there.
     """
     if env.world_size != planned_world_size:
         raise WorldMismatch(
             f"planned {planned_world_size} ranks, but this process is rank {env.rank} of {env.world_size}: "
             f"the launcher started another number of ranks, or a set-up line removed their identity"
         )
-    store = _meet(env, attempt, timedelta(seconds=timeout_s))
     backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() > 0 else "gloo"
-    if backend == "nccl":
+    if backend == "gloo":
+        check_interface(env.host)
+    else:
         for name, value in nccl_environment(attempt, longest_s).items():
             os.environ.setdefault(name, value)
+    store = _meet(env, attempt, timedelta(seconds=timeout_s))
     dist.init_process_group(
         backend, store=store, rank=env.rank, world_size=env.world_size, timeout=timedelta(seconds=timeout_s)
     )

@@ -246,7 +246,7 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
 def _peak_memory_bytes(watch: Watch) -> int | None:
     """Of a rank whose device may answer nothing any more."""
     try:
-        return watch.peak_memory_bytes()
+        return watch.peak_memory_bytes() or None
     except RuntimeError:
         return None
 

@@ -15,6 +15,7 @@ from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_r
 from dptrain.status.decide import Decision, all_done, decide
 from dptrain.status.ending import Missing
 from dptrain.status.model import RankStatus, RunStatus, first_word
+from dptrain.status.versions import mismatches
 
 NEWEST_STEPS = 50
 """Step time is the median of so many steps: early ones include warming up."""
@@ -198,6 +199,7 @@ def _warnings(records: RunRecords) -> Iterator[str]:
     saves = [rank.save_s for attempt in records.attempts for rank in attempt.ranks if rank.save_s is not None]
     if saves and records.signal_lead_s is not None and (text := long_save(max(saves), records.signal_lead_s)):
         yield text
+    yield from mismatches(records.latest.ranks if records.latest else ())
 
 
 def _rank_statuses(
@@ -231,4 +233,7 @@ def _rank_status(rank: RankRecord, decision: Decision, now: float) -> RankStatus
         last_seen_s=None if rank.last_seen_s is None else round(max(0.0, now - rank.last_seen_s), 1),
         peak_memory_bytes=rank.peak_memory_bytes,
         bytes_sent=rank.bytes_sent,
+        device=rank.device,
+        versions=rank.versions,
+        message=next(iter((text_of(rank.failure or {}, "message") or "").strip().splitlines()), None),
     )

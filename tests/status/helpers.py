@@ -89,8 +89,11 @@ class WrittenRun:
             self.final(rank)
 
 
-def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12") -> JobInfo:
-    """What the scheduler would say."""
+def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12", ended_s: float | None = None) -> JobInfo:
+    """What the scheduler would say.
+
+    :param ended_s: when it ended; None: the scheduler does not say.
+    """
     return JobInfo(
         job_id=job_id,
         state=meaning_of(state),
@@ -103,4 +106,5 @@ def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12") -> 
         start_time=None,
         time_left=None,
         comment="",
+        ended_s=ended_s,
     )
