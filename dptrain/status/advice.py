@@ -35,13 +35,6 @@ def row_of(status: RunStatus) -> str:
     return word if word in TABLE else "unknown"
 
 
-def _nothing(text: str) -> Callable[[Case], Iterator[Advice]]:
-    def advise(case: Case) -> Iterator[Advice]:
-        yield Advice(text=text)
-
-    return advise
-
-
 def _completed(case: Case) -> Iterator[Advice]:
     yield Advice(text=f"nothing to do; the output is in {case.paths.output}", command=f"dptrain report {case.name}")
 
@@ -60,7 +53,7 @@ def _queued(case: Case) -> Iterator[Advice]:
     else:
         yield Advice(
             text=f"nothing to do: it waits for its turn ({reason or 'no reason given'})",
-            command=f"squeue --start --jobs={case.status.job_id}",
+            command=f"squeue --start --jobs={case.status.job_id}" if case.status.launcher == "slurm" else None,
         )
 
 
@@ -168,6 +161,8 @@ def _diverged(case: Case) -> Iterator[Advice]:
     changes = [] if case.spec is None else list(_calmer(case.spec, case.status.task))
     for text, change in changes:
         yield Advice(text=f"{text}; another result, hence another run", command=case.again(change))
+    if not changes:
+        yield Advice(text="another run with a smaller step size or a larger sigma", command=case.again())
 
 
 def _calmer(spec: Spec, task: str) -> Iterator[tuple[str, str]]:
@@ -219,11 +214,11 @@ def _unknown_failure(case: Case) -> Iterator[Advice]:
 def _timed_out(case: Case) -> Iterator[Advice]:
     status = case.status
     yield Advice(text=f"resume with the same limit: {case.goes_on}", command=case.resume())
-    if status.step_time_s is not None and status.steps > status.step:
-        left_s = (status.steps - status.step) * status.step_time_s
-        minutes = math.ceil(LONGER * left_s / 60) + 2
+    left = status.steps - (case.save or 0)
+    if status.step_time_s is not None and left > 0:
+        minutes = math.ceil(LONGER * left * status.step_time_s / 60) + 2
         yield Advice(
-            text=f"{status.steps - status.step} steps of {seconds(status.step_time_s)} are left: in one go with",
+            text=f"{left} steps of {seconds(status.step_time_s)} are left: in one go with",
             command=case.resume(f"resources.time_min={minutes}"),
         )
 

@@ -24,8 +24,11 @@ def device(case: Case) -> Iterator[Advice]:
     yield Advice(text=_forecast(case, asked))
     for relief in asked.changes if asked else ():
         yield Advice(text=_saving(relief, asked), command=case.resume(relief.change))
-    if not (asked and asked.changes):
+    if asked is None:
         yield Advice(text="smaller batches of tiles need less", command=case.resume(f"{BATCH_KEY}=1"))
+    elif not asked.changes and case.spec is not None and isinstance(patch := case.spec.tiling.patch, int):
+        text = "no lighter step of this run is known; with smaller tiles it is another run, whose result may differ at their seams"
+        yield Advice(text=text, command=case.again(f"tiling.patch={max(1, patch // 2)}"))
 
 
 def host(case: Case) -> Iterator[Advice]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from dptrain.records.events import EventLog
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
-from dptrain.scheduler.query import JobInfo
+from dptrain.scheduler.query import JobInfo, QueueAnswer
 from dptrain.scheduler.states import meaning_of, pending_reason
+from dptrain.status.state import Scheduler
 
 FAILURE = {"signal": None, "traceback": "Traceback (most recent call last):\n...", "secondary": False}
 
@@ -108,3 +110,16 @@ def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12", end
         comment="",
         ended_s=ended_s,
     )
+
+
+class Said(Scheduler):
+    """A scheduler that says one thing of the job, forgets it, or does not answer."""
+
+    def __init__(self, info: object) -> None:
+        super().__init__()
+        self._info = info
+
+    def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
+        if isinstance(self._info, JobInfo):
+            return QueueAnswer([self._info])
+        return QueueAnswer(no_answer="down" if self._info == "unanswered" else None)

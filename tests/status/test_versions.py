@@ -67,6 +67,8 @@ def test_a_rank_that_imports_another_version_is_found(tmp_path: Path, monkeypatc
     starts = [events(run, rank, "start")[0] for rank in (0, 1)]
     assert [e["versions"]["deepinv"] for e in starts] == [version("deepinv"), "0.5.99"]
     assert {e["python"] for e in starts} == {sys.executable}
+    files = list(run.attempt(1).dir.iterdir())
+    assert len(files) <= 10 + 2 * 2, "more files of an attempt would use up a quota of inodes"
     (status,) = run_status([run])
     assert status.state == "completed"
     (warning,) = status.warnings

@@ -5,33 +5,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dptrain.records.intent import write_json
-from dptrain.scheduler.query import JobInfo, QueueAnswer
 from dptrain.status.advice import TABLE, row_of
 from dptrain.status.excerpt import excerpt
 from dptrain.status.model import BAD, RunStatus, first_word
-from dptrain.status.state import Scheduler, run_status
+from dptrain.status.state import run_status
 from dptrain.status.why import Explanation, explain
 from tests.status import test_decide as states
-from tests.status.helpers import WrittenRun, job
-
-
-class Said(Scheduler):
-    """A scheduler that says one thing of the job, forgets it, or does not answer."""
-
-    def __init__(self, info: object) -> None:
-        super().__init__()
-        self._info = info
-
-    def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
-        if isinstance(self._info, JobInfo):
-            return QueueAnswer([self._info])
-        return QueueAnswer(no_answer="down" if self._info == "unanswered" else None)
+from tests.status.helpers import Said, WrittenRun, job
 
 
 def why(run: WrittenRun, info: object = "forgotten") -> tuple[RunStatus, Explanation]:
@@ -145,8 +131,8 @@ def test_a_time_out_names_a_limit_that_is_enough(tmp_path: Path) -> None:
         run.step(rank, 400, seconds=6.0)
     (run.paths.save(300)).mkdir()
     _, told = why(run, job("TIMEOUT"))
-    assert "600 steps of 6.00 s are left" in said(told) and "it goes on from step 300" in said(told)
-    assert "resources.time_min=77" in typed(told), "an hour, a quarter more, and two minutes"
+    assert "700 steps of 6.00 s are left" in said(told) and "it goes on from step 300" in said(told)
+    assert "resources.time_min=90" in typed(told), "70 min, a quarter more, and two minutes"
 
 
 def test_a_run_that_is_stalled_now(tmp_path: Path) -> None:
