@@ -19,7 +19,8 @@ PATIENCE = 3
 
 def squared_norm(x: torch.Tensor) -> torch.Tensor:
     """||x||^2 of a rank's part as a float64 scalar, without a copy of it; not finite where an element is not."""
-    return torch.linalg.vector_norm(x).double().square()
+    norm: torch.Tensor = torch.linalg.vector_norm(x)
+    return norm.double().square()
 
 
 class Growth:

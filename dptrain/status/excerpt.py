@@ -22,7 +22,8 @@ def excerpt(log: Path, *, stalled: bool = False) -> tuple[str, ...]:
 
     :param stalled: look for the stack of the main thread instead, which faulthandler writes last.
     """
-    lines = [_plain(line) for line in tail_text(log, LOG_TAIL_BYTES).rstrip().splitlines()]
+    text = tail_text(log, LOG_TAIL_BYTES).rstrip()
+    lines = [_plain(line) for line in text.split("\n")] if text else []
     mark = _STACK if stalled else _TRACEBACK
     found = [i for i, line in enumerate(lines) if mark.match(line)]
     if not found:

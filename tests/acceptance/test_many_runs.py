@@ -31,9 +31,9 @@ def counted(folder: Path) -> tuple[str, Path]:
     return f"{folder}:{os.environ['PATH']}", calls
 
 
-def written(root: Path, like: Path, name: str, **intent: object) -> WrittenRun:
+def written(root: Path, like: Path, name: str, job_id: str) -> WrittenRun:
     """A run with the spec and plan of a real one."""
-    run = WrittenRun(root, name, steps=STEPS, **intent)
+    run = WrittenRun(root, name, steps=STEPS, job_id=job_id)
     for file in ("spec.yaml", "plan.json", "environment.json"):
         shutil.copyfile(like / file, run.paths.dir / file)
     return run

@@ -75,7 +75,7 @@ def test_what_one_rank_finds_all_know(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.run(2, agreed, str(tmp_path)) == [expected, expected]
 
 
-@pytest.mark.parametrize("layout", ["sharded", "replicated"])
+@pytest.mark.parametrize("layout", ["sharded", pytest.param("replicated", marks=pytest.mark.acceptance)])
 def test_growth_stops_the_run_and_keeps_the_last_good_iterate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
@@ -85,7 +85,7 @@ def test_growth_stops_the_run_and_keeps_the_last_good_iterate(
         "import torch\n"
         "class Growing(torch.nn.Module):\n"
         "    def forward(self, x, sigma):\n"
-        "        return x * 10\n"
+        "        return x * 500\n"
         "def build(**kwargs):\n"
         "    return Growing()\n"
     )
@@ -95,9 +95,10 @@ def test_growth_stops_the_run_and_keeps_the_last_good_iterate(
     (status,) = run_status([run])
     assert status.state == "failed: diverged" and status.failure is not None
     assert "grows without bound" in status.failure.message and "output/last-good.npy" in status.failure.message
-    # Stopped long before float32 ends, all ranks after the same step.
+    # A hundredth of the iterate and the measurements, times 500: five times as large in every step. Stopped long before float32
+    # ends, all ranks after the same step.
     assert {e["step"] for rank in (0, 1) for e in events(run, rank, "failure")} == {status.failure.step}
-    assert status.failure.step is not None and 4 <= status.failure.step <= 10
+    assert status.failure.step is not None and 3 <= status.failure.step <= 6
     image = np.load(run.output / "last-good.npy")
-    assert np.isfinite(image).all() and np.linalg.norm(image) <= GROWTH * math.sqrt(image.size) * 2
+    assert np.isfinite(image).all() and 1 < np.linalg.norm(image) <= GROWTH * math.sqrt(image.size)
     assert not [e for rank in (0, 1) for e in events(run, rank, "failure") if e["signal"] == signal.SIGTERM.name]

@@ -211,7 +211,7 @@ WRONG: list[tuple[Callable[[WrittenRun], None], object, str, str]] = [
         "incomplete",
         "rank 1 on n2 at step 1: rank 1 has no final record, and stopped at step 1 of 3",
     ),
-    (states.half, job("COMPLETED"), "incomplete", "incomplete: rank 1: rank 1 never reported"),
+    (states.half, job("COMPLETED"), "incomplete", "incomplete: rank 1 at step 0: rank 1 never reported"),
     (states.too_few_steps, job("COMPLETED"), "incomplete", "rank 1 on n2 at step 2: rank 1 stopped at step 2 of 3"),
     (states.nothing, job("COMPLETED"), "incomplete", "rank 0 never reported"),
     (states.done, "forgotten", "completed", ""),
