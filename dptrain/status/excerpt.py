@@ -12,6 +12,8 @@ BEFORE, HEAD, TAIL = 3, 3, 8
 """Lines before a traceback, of its beginning, and of its end."""
 MOST_CHARACTERS = 200
 _TRACEBACK = re.compile(r"(\S+: )?Traceback \(most recent call last\)")
+_CARETS = re.compile(r"\s+[~^]+")
+"""Below a line of a traceback, what of it failed."""
 _CHAIN = re.compile(r"^(\S+: )?(During handling of the above exception|The above exception was the direct cause)")
 _STACK = re.compile(r"(\S+: )?(Current thread|Thread) 0x")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -23,7 +25,7 @@ def excerpt(log: Path, *, stalled: bool = False) -> tuple[str, ...]:
     :param stalled: look for the stack of the main thread instead, which faulthandler writes last.
     """
     text = tail_text(log, LOG_TAIL_BYTES).rstrip()
-    lines = [_plain(line) for line in text.split("\n")] if text else []
+    lines = [_plain(line) for line in text.split("\n") if not _CARETS.fullmatch(line)] if text else []
     mark = _STACK if stalled else _TRACEBACK
     found = [i for i, line in enumerate(lines) if mark.match(line)]
     if not found:

@@ -10,6 +10,7 @@ from dptrain.plan.memory import LABELS
 from dptrain.plan.relief import Relief, Reliefs, reliefs
 from dptrain.records.reading import real_number, whole_number
 from dptrain.status.case import Advice, Case
+from dptrain.status.show import size
 
 WORDS = {
     MODE_KEY: "recompute in the backward pass instead of keeping",
@@ -72,15 +73,15 @@ def _forecast(case: Case, asked: Reliefs | None) -> str:
     if peak is None:
         parts.append("plan has no forecast of its memory")
     else:
-        parts.append(f"plan forecasts {peak:.3g} GiB for the rank with the most")
-        sizes = {name: size for name, size in terms.items() if real_number(size)} if isinstance(terms, dict) else {}
+        parts.append(f"plan forecasts {_gib(peak)} for the rank with the most")
+        sizes = {name: gib for name, gib in terms.items() if real_number(gib)} if isinstance(terms, dict) else {}
         if sizes:
             term = max(sizes, key=lambda name: sizes[name])
-            parts.append(f"the largest term is {term}, {LABELS.get(term, term)}: {sizes[term]:.3g} GiB")
+            parts.append(f"the largest term is {term}, {LABELS.get(term, term)}: {_gib(sizes[term])}")
     failure = case.status.failure
     rank = next((r for r in case.status.ranks if failure is not None and r.rank == failure.rank), None)
     if rank is not None and rank.peak_memory_bytes:
-        parts.append(f"rank {rank.rank} had up to {rank.peak_memory_bytes / GIB:.3g} GiB")
+        parts.append(f"rank {rank.rank} had up to {size(rank.peak_memory_bytes)}")
     card = real_number(kept.get("capacity_gib"))
     if card:
         parts.append(f"the card has {card:g} GiB by the profile")
@@ -92,7 +93,11 @@ def _saving(relief: Relief, asked: Reliefs | None) -> str:
     what = f"{WORDS[key]} ({value})"
     if relief.peak_gib is None or asked is None or asked.peak_gib is None:
         return what
-    return f"{what}: forecast {relief.peak_gib:.3g} GiB, {asked.peak_gib - relief.peak_gib:.3g} GiB less"
+    return f"{what}: forecast {_gib(relief.peak_gib)}, {_gib(asked.peak_gib - relief.peak_gib)} less"
+
+
+def _gib(value: float) -> str:
+    return size(round(value * GIB))
 
 
 def _more_memory(case: Case) -> Iterator[Advice]:

@@ -13,6 +13,7 @@ from dptrain.status.model import Failure, RankStatus, RunStatus, first_word
 TABLE_HEADER = ("RUN", "STATE", "STEP", "S/STEP", "ETA", "PSNR dB", "LOSS", "PEAK", "JOB", "SOURCE, AGE")
 RANK_HEADER = ("RUN", "RANK", "HOST", "PID", "STATE", "PHASE", "STEP", "SEEN", "PEAK", "SENT")
 TRACEBACK_LINES = 30
+MESSAGE_CHARACTERS = 160
 
 
 def seconds(value: float | None) -> str:
@@ -127,7 +128,12 @@ def follower_lines(status: RunStatus) -> list[str]:
     """A line per other rank that failed, and what it said: mostly that it lost the first one."""
     first = status.failure.rank if status.failure else None
     failed = [rank for rank in status.ranks if rank.rank != first and rank.state.startswith("failed")]
-    return [f"rank {r.rank} on {r.host}: {r.state}" + (f": {r.message}" if r.message else "") for r in failed]
+    return [f"rank {r.rank} on {r.host}: {r.state}" + (f": {short(r.message)}" if r.message else "") for r in failed]
+
+
+def short(text: str) -> str:
+    """A line that still reads as one: libraries add advice of their own to what they say."""
+    return text if len(text) <= MESSAGE_CHARACTERS else f"{text[:MESSAGE_CHARACTERS].rstrip()} ..."
 
 
 def failure_text(status: RunStatus, paths: RunPaths) -> str:

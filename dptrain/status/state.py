@@ -11,7 +11,7 @@ from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
 from dptrain.records.saves import long_save
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
-from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
+from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
 from dptrain.status.decide import Decision, all_done, decide
 from dptrain.status.ending import Missing
 from dptrain.status.model import RankStatus, RunStatus, first_word
@@ -186,11 +186,11 @@ def _how_it_ended(attempt: AttemptRecord) -> str:
     """One line about an earlier attempt."""
     step = max((rank.step for rank in attempt.ranks), default=0)
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
-    failed = next((rank for rank in attempt.ranks if rank.failure is not None), None)
+    # Not what one lost by another's failure, where that one has said something.
+    said = [rank.failure for rank in attempt.ranks if rank.failure is not None]
+    failure = min(said, key=lambda event: (bool(event.get("secondary")), seconds_of(event, "t") or 0.0), default=None)
     done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
-    how = (
-        requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or done or "no last record"
-    )
+    how = requeue or text_of(failure or {}, "class") or done or "no last record"
     return f"attempt {attempt.number}: {how} at step {step}"
 
 

@@ -12,7 +12,7 @@ from dptrain.status.advice import TABLE, row_of
 from dptrain.status.case import Advice, Case
 from dptrain.status.excerpt import excerpt
 from dptrain.status.model import BAD, RunStatus, first_word
-from dptrain.status.show import follower_lines, log_of
+from dptrain.status.show import follower_lines, log_of, short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,9 @@ def _what(status: RunStatus, kind: str) -> str:
     who = "the run" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""
     by = f" by {failure.signal}" if failure.signal else ""
-    when = f" after step {failure.step} of {status.steps}" if failure.step is not None else ""
+    when = f" after step {failure.step} of {status.steps}" if failure.step else ""
     message = failure.message.strip().splitlines()
-    return f"{who}{where} {says}{by}{when}" + (f": {message[0]}" if message else "")
+    return f"{who}{where} {says}{by}{when}" + (f": {short(message[0])}" if message else "")
 
 
 def _own_advice(status: RunStatus) -> Iterator[Advice]:

@@ -25,7 +25,7 @@ def test_after_out_of_memory_the_named_command_goes_on(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     told = cli("status", "--why", "last")
     print(told.out)
-    assert told.code == 1 and "first: rank 1 on" in told.out and "GiB less" in told.out
+    assert told.code == 1 and "first: rank 1 on" in told.out and "iB less" in told.out
     (entry,) = json.loads(cli("status", "--why", "last", "--json").out)
     assert entry["why"]["kind"] == entry["state"] == "failed: out-of-memory (host)"
     commands = [advice["command"] for advice in entry["why"]["advice"] if advice["command"]]

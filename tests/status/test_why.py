@@ -180,13 +180,13 @@ def test_memory_of_a_card_is_told_with_plans_terms(tmp_path: Path) -> None:
     run.event(1, "failure", **{"class": "out-of-memory (device)"}, step=0, message="x", peak_memory_bytes=15 * 2**30)
     _, told = why(run, job("FAILED"))
     assert "plan forecasts 7.5 GiB" in said(told) and "the card has 16 GiB" in said(told)
-    assert "tile_batch, one batch of tiles inside the network: 6.25 GiB" in said(told)
-    assert "rank 1 had up to 15 GiB" in said(told)
+    assert "tile_batch, one batch of tiles inside the network: 6.2 GiB" in said(told)
+    assert "rank 1 had up to 15.0 GiB" in said(told)
     # Of the host's memory the card's terms say nothing.
     run.event(0, "start", rank=0, host="n1", device="cuda")
     run.event(0, "failure", **{"class": "out-of-memory (host)"}, t=0.0, step=0, message="x")
     _, told = why(run, job("FAILED"))
-    assert told.what.startswith("rank 0 on n1") and "mem_per_node_gib" in said(told) and "6.25" not in said(told)
+    assert told.what.startswith("rank 0 on n1") and "mem_per_node_gib" in said(told) and "6.2 GiB" not in said(told)
 
 
 def test_a_command_names_the_folder_of_a_run_that_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
