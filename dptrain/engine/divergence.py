@@ -55,3 +55,8 @@ class Growth:
             f"the iterate grows without bound: its norm is {norm:.3g} after iteration {done}, and was above {self.limit:.3g}, "
             f"{GROWTH:g} times that of the measurements or of a white image, for {PATIENCE} iterations in a row"
         )
+
+    def count_bad(self, x: torch.Tensor) -> int:
+        """How much of this rank's part is not finite: of the iterate that was good when it was judged, before that of a later one."""
+        before, now = (int(torch.isfinite(part).logical_not_().sum()) for part in (self.good, x))
+        return before * (x.numel() + 1) + now

@@ -98,16 +98,15 @@ def _one_image(
         session.faults.at_step(index * iterations + k + 1, state["est"][0])
         state = algorithm.iterate(state, k, measured, sigma)
         x = state["est"][0]
-        own = squared_norm(x)
-        whole = float(algorithm.sum(own))
+        norm = math.sqrt(algorithm.sum(squared_norm(x)))
         seconds = time.perf_counter() - begin
         session.meter.close_step(seconds, SECTIONS)
-        wrong = growth.judge(math.sqrt(whole), k + 1, x)
+        wrong = growth.judge(norm, k + 1, x)
         agreed = session.requests.agree(session.ctx.device, diverged=wrong is not None)
         if agreed.diverged:
             write_image(session, built.physics, "last-good", growth.good, sample, label=label)
             where = f"the last good one, of iteration {growth.good_after}, is output/last-good{label}.npy"
-            session.leave_diverged(f"{wrong or OTHERS}; {where}", here=_here(session, algorithm, own, whole))
+            session.leave_diverged(f"{wrong or OTHERS}; {where}", here=_here(algorithm, growth, x, wrong))
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
         session.done(index * iterations + k + 1, seconds, psnr_db=psnr, ssim=similarity, loss=None)
         if agreed.stop and k + 1 < iterations:
@@ -126,12 +125,15 @@ def _growth(session: Session, algorithm: Unrolled, measured: Any, x: torch.Tenso
     return Growth(math.sqrt(size), algorithm.elements(x), x, done)
 
 
-def _here(session: Session, algorithm: Unrolled, own: torch.Tensor, whole: float) -> bool:
-    """Whether it is this rank's part that runs away, so that the others only learnt of it."""
-    part = float(own)
-    if not math.isfinite(whole):
-        return not math.isfinite(part)
-    return algorithm.holds_whole or part >= whole / session.ctx.world_size
+def _here(algorithm: Unrolled, growth: Growth, x: torch.Tensor, wrong: str | None) -> bool:
+    """Whether it is this rank's part that runs away, and the others only learnt of it; a collective.
+
+    Within one step what is not finite reaches the neighbours: it began where there is most of it, in the iterate before if there
+    is any.
+    """
+    bad = float(growth.count_bad(x))
+    share = bad if bad else float(squared_norm(x))
+    return algorithm.largest(-1.0 if wrong is None else share) == share
 
 
 def _measure(

@@ -52,6 +52,14 @@ def test_what_is_not_finite_is_said_at_once(value: float) -> None:
     assert "not finite after iteration 4" in (growth().judge(norm, 4, X) or "")
 
 
+def test_where_it_began() -> None:
+    one = Growth(1.0, 4, torch.tensor([1.0, 1.0, 1.0, 1.0]))
+    spread, origin = torch.tensor([1.0, math.nan, math.inf, 1.0]), torch.full((4,), math.nan)
+    assert 0 == one.count_bad(one.good) < one.count_bad(spread) == 2 < one.count_bad(origin)
+    wrong_before = Growth(1.0, 4, torch.tensor([math.nan, 1.0, 1.0, 1.0]))
+    assert wrong_before.count_bad(spread) > one.count_bad(origin)
+
+
 def test_a_norm_of_nothing() -> None:
     assert float(squared_norm(torch.empty(1, 1, 0, 3))) == 0
     assert float(squared_norm(torch.tensor([3.0, 4.0]))) == 25
