@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dptrain.cli.output import note, print_table, say
+from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.status.model import RunStatus, first_word
 from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row_style, table_row
@@ -39,6 +39,22 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
             say(text)
 
 
+def print_why(runs: Sequence[RunPaths], statuses: Sequence[RunStatus], as_json: bool) -> None:
+    """A paragraph per run; with `as_json` its status entry, and the paragraph's parts as `why`."""
+    from dptrain.status.why import explain
+
+    entries = []
+    for paths, status in zip(runs, statuses, strict=True):
+        if "out-of-memory" in status.state:
+            note(f"{status.run}: forecasting the memory of lighter steps ...")
+        told = explain(paths, status)
+        entries.append({**status.to_json(), "why": told.to_json()})
+        if not as_json:
+            say("\n".join(told.text()))
+    if as_json:
+        print_json(entries)
+
+
 def exit_code(statuses: Sequence[RunStatus]) -> int:
     """1 where a run did not do what it was asked for, 6 where the state of one is unknown, else 0."""
     if any(status.bad for status in statuses):
@@ -48,9 +64,14 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
 
 def print_logs(paths: RunPaths, *, rank: int | None, failed: bool, follow: bool) -> None:
     """The logs one after the other, or as they grow."""
-    from dptrain.status.logs import follow_logs, logs_of, nothing_to_read, read_log
+    from dptrain.status.logs import first_words, follow_logs, logs_of, nothing_to_read, read_log
 
     (status,) = run_status([paths])
+    if failed and rank is None:
+        if told := first_words(status):
+            say("\n".join(told))
+        else:
+            note(f"{status.run}: {status.state}; no rank is known to have failed")
     if not follow:
         logs = logs_of(paths, status, rank=rank, failed_first=failed)
         if not logs:

@@ -9,12 +9,14 @@ import typer
 
 from dptrain.cli.options import AsJson, MaybeRuns, Run, Runs
 from dptrain.cli.output import print_json
+from dptrain.errors import UsageError
 
 
 def status(
     runs: MaybeRuns = None,
     ranks: Annotated[bool, typer.Option("--ranks", help="One line per rank.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until every run has ended.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="What happened first, and what to type.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """One truthful line per run."""
@@ -22,9 +24,13 @@ def status(
     from dptrain.records.index import find_runs
     from dptrain.records.sweeps import resolve_all
 
+    if why and (not runs or watch or ranks):
+        raise UsageError("--why is about named runs as they stand\n    write: dptrain status --why RUN")
     chosen = [] if watch else resolve_all(runs) if runs else find_runs()
     statuses = live.watch(live.finder(runs), ranks, quiet=as_json) if watch else looking.look(chosen)
-    if as_json:
+    if why:
+        looking.print_why(chosen, statuses, as_json)
+    elif as_json:
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:
         looking.print_statuses(statuses, ranks)

@@ -24,8 +24,12 @@ from deepinv.distributed import DistributedContext
 from dptrain.engine import observe
 from dptrain.engine.communication import all_reduce, meet
 from dptrain.engine.mesh import Mesh, form_mesh
+from dptrain.errors import UsageError
 from dptrain.records.intent import write_json
 from dptrain.records.paths import AttemptPaths
+
+_set_timeout: Callable[..., None] = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+"""By the name it has since torch 2.14, or the one before."""
 
 
 class WorldMismatch(RuntimeError):
@@ -123,6 +127,12 @@ class RankContext(DistributedContext):  # type: ignore[misc]
         self.mesh = form_mesh(self.rank, self.world_size, self._replicas, self.device, self._timeout)
         return self
 
+    def limit_collectives(self, timeout_s: float) -> None:
+        """From now on any one collective may take so long: set-up and steps have limits of their own."""
+        if self.use_dist:
+            for group in {None, self.mesh.spatial_group}:
+                _set_timeout(timedelta(seconds=timeout_s), group)
+
     def local_indices(self, num_items: int) -> list[int]:
         """Items of this rank, dealt round robin as deepinv does; plan has already said which ranks have none."""
         return list(range(self.rank, num_items, self.world_size))
@@ -209,21 +219,61 @@ def _observe_backward(out: torch.Tensor, name: str, group: dist.ProcessGroup | N
     node.register_hook(end)
 
 
-def connect(env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int) -> None:
+def nccl_environment(attempt: AttemptPaths, longest_s: int) -> dict[str, str]:
+    """What torch's NCCL backend is told; a variable that is set already keeps its value.
+
+    The flight recorder keeps the newest collectives and, where one times out, writes them to `nccl-<rank>` of the attempt.
+
+    :param longest_s: limit for any one collective, of the phase with the longest.
+    """
+    return {
+        # Ends the process where a collective fails or times out, without a teardown that could wait itself.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        # The same where the thread that watches the collectives is itself stuck in the driver.
+        "TORCH_NCCL_ENABLE_MONITORING": "1",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(longest_s),
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(attempt.nccl_trace),
+    }
+
+
+def check_interface(host: str) -> None:
+    """:raises UsageError: where gloo is told to use a network interface that this host does not have: gloo's own words name no setting."""
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    known = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in wanted.split(",") if name and name not in known]
+    if missing:
+        raise UsageError(
+            f"{host} has no network interface {', '.join(missing)} (GLOO_SOCKET_IFNAME), it has: {', '.join(known)}\n"
+            "    write: `interface` in the cluster profile, one name that all nodes have"
+        )
+
+
+def connect(
+    env: RankEnvironment, planned_world_size: int, attempt: AttemptPaths, timeout_s: int, longest_s: int
+) -> None:
     """Compare the world sizes, meet the other ranks and start the process group.
 
     :param planned_world_size: what plan asked for.
     :param attempt: where the rendezvous file lies.
-    :param timeout_s: limit for meeting, and afterwards for any one collective.
+    :param timeout_s: limit for meeting, and for any one collective of the set-up.
+    :param longest_s: limit for any one collective, of the phase with the longest.
     :raises WorldMismatch: where the job has another number of ranks; before any work and without waiting for anyone.
+    :raises UsageError: where it is told to use a network interface that is not there.
     """
     if env.world_size != planned_world_size:
         raise WorldMismatch(
             f"planned {planned_world_size} ranks, but this process is rank {env.rank} of {env.world_size}: "
             f"the launcher started another number of ranks, or a set-up line removed their identity"
         )
-    store = _meet(env, attempt, timedelta(seconds=timeout_s))
     backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() > 0 else "gloo"
+    if backend == "gloo":
+        check_interface(env.host)
+    else:
+        for name, value in nccl_environment(attempt, longest_s).items():
+            os.environ.setdefault(name, value)
+    store = _meet(env, attempt, timedelta(seconds=timeout_s))
     dist.init_process_group(
         backend, store=store, rank=env.rank, world_size=env.world_size, timeout=timedelta(seconds=timeout_s)
     )

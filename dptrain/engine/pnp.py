@@ -164,10 +164,15 @@ class PlugAndPlay(Unrolled):
         """y itself, as deepinv's list."""
         return TensorList(list(y))
 
+    def back_projected(self, measured: Any) -> torch.Tensor:
+        """A^T y / ||A||^2."""
+        with torch.no_grad():
+            x: torch.Tensor = self.physics.A_adjoint(measured) / self.norm_sq
+        return x
+
     def initial(self, measured: Any) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
-        with torch.no_grad():
-            x = self.physics.A_adjoint(measured) / self.norm_sq
+        x = self.back_projected(measured)
         if self.algorithm.init == "zeros":
             x = torch.zeros_like(x)
         return {"est": (x, x), "cost": None, "it": 0}

@@ -6,6 +6,7 @@ those of the whole image; rank 0 writes what is written, a slab of all ranks' bo
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,18 +15,19 @@ from typing import Any
 import torch
 
 from dptrain.engine.build import Built, build
-from dptrain.engine.communication import meet
+from dptrain.engine.divergence import Growth, squared_norm
 from dptrain.engine.metrics import psnr_of_mse, squared_error
 from dptrain.engine.outputs import write_image, write_result
 from dptrain.engine.problems import build_data
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import agreed_save, load_shards, load_state, write_save
-from dptrain.engine.session import Diverged, Session
+from dptrain.engine.session import Session
 from dptrain.engine.unrolled import Iterate, Unrolled
 from dptrain.geometry.boxes import empty_box
 from dptrain.records.paths import RunPaths
 
 SECTIONS = ("gradient", "denoise")
+OTHERS = "another rank's iterate diverges"
 
 
 @dataclass(kw_only=True)
@@ -45,7 +47,7 @@ def run(session: Session) -> set[int]:
     session.count_steps(len(images) * algorithm.iterations)
     algorithm.time_sections(session.meter)
     records, start, state = _resume(session, built)
-    session.watch.enter("run")
+    session.enter("run")
     with torch.no_grad(), session.meter.tracking(algorithm):
         for index in range(start[0], len(images)):
             first = start[1] if index == start[0] else 0
@@ -90,29 +92,47 @@ def _one_image(
         state = algorithm.initial(measured)
         records = [*records, ImageRecord(name=sample.name)]
         _measure(session, algorithm, records[-1], state["est"][0], truth)
+    growth = _growth(session, algorithm, measured, state["est"][0], first)
     for k in range(first, iterations):
         step = index * iterations + k + 1
         with session.meter.step(step, session.steps, SECTIONS):
             session.faults.at_step(step, state["est"][0])
-            previous = state
             state = algorithm.iterate(state, k, measured, sigma)
             x = state["est"][0]
-            finite = bool(torch.isfinite(algorithm.sum(x.sum())))
-        if not finite:
-            write_image(session, built.physics, "last-finite", previous["est"][0], sample, label=label)
-            # All ranks are here, since they agreed; the first to leave would have rank 0 ended mid-file.
-            meet()
-            message = f"the iterate is not finite after iteration {k + 1}; the last finite one is in output/"
-            raise Diverged(message, here=not bool(torch.isfinite(x.sum())))
+            norm = math.sqrt(algorithm.sum(squared_norm(x)))
+        wrong = growth.judge(norm, k + 1, x)
+        agreed = session.requests.agree(session.ctx.device, diverged=wrong is not None)
+        if agreed.diverged:
+            write_image(session, built.physics, "last-good", growth.good, sample, label=label)
+            where = f"the last good one, of iteration {growth.good_after}, is output/last-good{label}.npy"
+            session.leave_diverged(f"{wrong or OTHERS}; {where}", here=_here(algorithm, growth, x, wrong))
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
         session.done(step, session.meter.step_s, psnr_db=psnr, ssim=similarity, loss=None)
-        if k + 1 < iterations and session.requests.agree(session.ctx.device):
+        if agreed.stop and k + 1 < iterations:
             _interrupt(session, built, records, state, index, k + 1)
     # Made again for the picture rather than kept: an image less during the iterations.
     initial, final = algorithm.initial(measured)["est"][0], state["est"][0]
     path = records[-1].psnr_db
     write_image(session, built.physics, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
     return records
+
+
+def _growth(session: Session, algorithm: Unrolled, measured: Any, x: torch.Tensor, done: int) -> Growth:
+    """Of one image; a collective, not part of a step."""
+    with session.meter.paused(), session.ctx.uncounted():
+        size = float(algorithm.sum(squared_norm(algorithm.back_projected(measured))))
+    return Growth(math.sqrt(size), algorithm.elements(x), x, done)
+
+
+def _here(algorithm: Unrolled, growth: Growth, x: torch.Tensor, wrong: str | None) -> bool:
+    """Whether it is this rank's part that runs away, and the others only learnt of it; a collective.
+
+    Within one step what is not finite reaches the neighbours: it began where there is most of it, in the iterate before if there
+    is any.
+    """
+    bad = float(growth.count_bad(x))
+    share = bad if bad else float(squared_norm(x))
+    return algorithm.largest(-1.0 if wrong is None else share) == share
 
 
 def _measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import sys
 import time
 import traceback
@@ -30,6 +31,8 @@ from dptrain.spec.schema import Spec
 
 STARTED_S = time.time()
 """When this process was young enough to call it the start of the attempt."""
+LOSE_S = 60
+"""Collectives wait so much longer than a watchdog, so that the rank that does not get on is named before the others lose it."""
 LOST_CONNECTION = (
     "connection closed by peer",
     "connection reset",
@@ -53,7 +56,7 @@ class NotRestarted(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """The iterate is no longer finite; `here`: it is this rank's part that is not, so that the others only learnt of it."""
+    """The numbers run away; `here`: it is this rank's part that does, so that the others only learnt of it."""
 
     def __init__(self, message: str, *, here: bool) -> None:
         super().__init__(message)
@@ -91,6 +94,11 @@ class Session:
         """What plan decided and the ranks follow: `max_batch_size` and `checkpoint`."""
         return {key: self.plan[key] for key in ("max_batch_size", "checkpoint")}
 
+    def enter(self, phase: str) -> None:
+        """Enter a phase: run, close. Its limit holds for the rank's progress and, somewhat longer, for any one collective."""
+        self.watch.enter(phase)
+        self.ctx.limit_collectives(self.watch.limits_s[phase] + LOSE_S)
+
     def count_steps(self, steps: int) -> None:
         """Set and record the number of steps of the whole run."""
         self.steps = steps
@@ -111,6 +119,16 @@ class Session:
         if self.first and (step <= 10 or step % max(1, self.steps // 200) == 0):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items() if value is not None)
             print(f"step {step}/{self.steps} {seconds:.3g} s {shown}", flush=True)
+
+    def leave_diverged(self, message: str, *, here: bool) -> NoReturn:
+        """End a run whose numbers run away, all ranks together: they have agreed.
+
+        :param here: whether it is this rank's part.
+        :raises Diverged: always.
+        """
+        # The first rank to leave has the others ended: not while rank 0 writes.
+        self.ctx.barrier()
+        raise Diverged(message, here=here)
 
     def final(self, tiles: set[int]) -> None:
         """Record that this rank did all it was asked for; its last line."""
@@ -162,7 +180,7 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
         cpus=cpus,
         threads=threads,
         python=sys.executable,
-        versions={name: version(name) for name in ("torch", "deepinv", "dptrain")},
+        versions={"python": platform.python_version(), **{n: version(n) for n in ("torch", "deepinv", "dptrain")}},
     )
     return paths, attempt, env, events
 
@@ -180,9 +198,8 @@ def start_session(
     }
     faults = Faults(intent.faults, env.rank, env.attempt, events, requests)
     env.export()
-    # Longer than the watchdog's limits, so that the rank that does not get on is named before the others lose it.
-    timeout_s = max(spec.run.setup_timeout_s, spec.run.stall_timeout_s) + 60
-    connect(env, intent.world_size, attempt, timeout_s)
+    timeout_s = spec.run.setup_timeout_s + LOSE_S
+    connect(env, intent.world_size, attempt, timeout_s, max(timeout_s, spec.run.stall_timeout_s + LOSE_S))
     ctx = RankContext(env, spec.run.seed, watch.progress, replicas=spec.resources.replicas, timeout_s=timeout_s)
     ctx.__enter__()
     faults.at_step(0)
@@ -220,11 +237,20 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
         signal=None,
         message=message,
         traceback=text,
+        peak_memory_bytes=_peak_memory_bytes(watch),
         secondary=lost or (isinstance(error, Diverged) and not error.here),
     )
     with suppress(OSError):  # a full disk takes no words
         print(text, file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def _peak_memory_bytes(watch: Watch) -> int | None:
+    """Of a rank whose device may answer nothing any more."""
+    try:
+        return watch.peak_memory_bytes() or None
+    except RuntimeError:
+        return None
 
 
 def failure_class(error: BaseException, phase: str) -> str:

@@ -128,9 +128,13 @@ class ShardedPlugAndPlay(Unrolled):
         with torch.no_grad():
             return self.fidelity.A_adjoint(y)
 
+    def back_projected(self, measured: torch.Tensor) -> torch.Tensor:
+        """A^T y / ||A||^2 on this rank's box."""
+        return measured / self.norm_sq
+
     def initial(self, measured: torch.Tensor) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape."""
-        x = torch.zeros_like(measured) if self.algorithm.init == "zeros" else measured / self.norm_sq
+        x = torch.zeros_like(measured) if self.algorithm.init == "zeros" else self.back_projected(measured)
         return {"est": (x,) * RULES[self.algorithm.name].carries, "it": 0}
 
     def iterate(self, state: Iterate, k: int, measured: torch.Tensor, sigma: torch.Tensor | None = None) -> Iterate:

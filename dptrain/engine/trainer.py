@@ -30,7 +30,7 @@ from dptrain.engine.problems import build_data
 from dptrain.engine.problems.random_fields import seed_of
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import agreed_save
-from dptrain.engine.session import Diverged, Session
+from dptrain.engine.session import Session
 from dptrain.engine.training_saves import Progress, load_training, save_training
 from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
@@ -70,12 +70,11 @@ def run(session: Session) -> set[int]:
         # Before the first step; after a restart what the warning left no time for.
         if progress.step % train.save_every_steps == 0 and progress.step not in progress.psnr_steps:
             _evaluate(session, built, held_out, progress)
-        session.watch.enter("run")
+        session.enter("run")
         batches = _batches(session, built, images, train, blind, start=progress.step)
         for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
             session.faults.at_step(step, batch.truth)
-            _step(session, built, optimizer, train, step, batch, progress)
-            leaving = step < train.steps and session.requests.agree(session.ctx.device)
+            leaving = _step(session, built, optimizer, train, step, batch, progress) and step < train.steps
             if step % train.save_every_steps == 0 or step == train.steps or leaving:
                 if not leaving:
                     _evaluate(session, built, held_out, progress)
@@ -178,8 +177,8 @@ def _step(
     step: int,
     batch: Batch,
     progress: Progress,
-) -> None:
-    """One optimiser step, timed by section and recorded."""
+) -> bool:
+    """One optimiser step, timed by section and recorded; whether the ranks were asked to save and leave."""
     meter = session.meter
     rate = learning_rate(train, step)
     for group in optimizer.param_groups:
@@ -188,11 +187,15 @@ def _step(
     with meter.step(step, train.steps, SECTIONS):
         loss = optimizer_step(meter, built, optimizer, batch, train.loss)
     value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
-    if not math.isfinite(value):
-        raise Diverged(f"the loss of step {step} is not finite", here=not bool(torch.isfinite(loss.detach())))
+    agreed = session.requests.agree(session.ctx.device, diverged=not math.isfinite(value))
+    if agreed.diverged:
+        # In the layout replicated each rank has a loss of its own, which need not be wrong everywhere.
+        here = not bool(torch.isfinite(loss.detach()))
+        session.leave_diverged(f"the loss of step {step} is not finite", here=here)
     progress.step = step
     progress.loss.append(value)
     session.done(step, meter.step_s, loss=value, lr=rate, psnr_db=None)
+    return agreed.stop
 
 
 def _batches(session: Session, built: Built, images: Any, train: Train, blind: bool, start: int) -> Iterator[Batch]:

@@ -81,6 +81,10 @@ class Unrolled(torch.nn.Module, ABC):
         """What the iteration needs of y; a collective."""
 
     @abstractmethod
+    def back_projected(self, measured: Any) -> torch.Tensor:
+        """A^T y / ||A||^2, of the size of the image; a collective."""
+
+    @abstractmethod
     def initial(self, measured: Any) -> Iterate:
         """First iterate: A^T y / ||A||^2, or zeros of its shape; a collective."""
 

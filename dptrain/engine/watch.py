@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -141,6 +142,15 @@ def _in_collective() -> bool:
     return False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What the ranks agreed on at a step boundary."""
+
+    stop: bool
+    """Save and leave, to be started again."""
+    diverged: bool
+
+
 class Requests:
     """What signals asked for. SIGUSR2, the scheduler's warning, sets a flag; SIGTERM ends the rank as cancelled."""
 
@@ -169,13 +179,17 @@ class Requests:
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the command line tool, which ends the ranks in order.
 
-    def agree(self, device: torch.device) -> bool:
-        """Whether any rank was asked to save and stop; a collective, the same answer everywhere."""
+    def agree(self, device: torch.device, *, diverged: bool) -> Agreement:
+        """What any rank was asked for or found in this step; a collective, the same answer everywhere.
+
+        :param diverged: whether this rank found that the numbers run away.
+        """
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            return self.save_and_stop
-        flag = torch.tensor([float(self.save_and_stop)], device=device)
-        all_reduce(flag)
-        return bool(flag.item() > 0)
+            return Agreement(stop=self.save_and_stop, diverged=diverged)
+        flags = torch.tensor([self.save_and_stop, diverged], dtype=torch.float32, device=device)
+        all_reduce(flags)
+        stop, wrong = flags.tolist()
+        return Agreement(stop=stop > 0, diverged=wrong > 0)
 
     def _listen(self, reader: socket.socket) -> None:
         while True:

@@ -26,7 +26,7 @@ def main(run_dir: str) -> None:
         else:
             from dptrain.engine.reconstruct import run
         tiles = run(session)
-        watch.enter("close")
+        session.enter("close")
         session.final(tiles)
         disconnect()
     except BaseException as error:

@@ -3,7 +3,7 @@
 Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kind:
 
     {"kind": "start", "t": 1.0, "rank": 0, "world_size": 4, "host": "n1", "pid": 71, "job_id": "12", "attempt": 1,
-     "device": "cpu", "cpus": 2, "threads": 2, "python": "/usr/bin/python3", "versions": {"torch": "2.14.1"}}
+     "device": "cpu", "cpus": 2, "threads": 2, "python": "/usr/bin/python3", "versions": {"python": "3.11.2"}}
     {"kind": "phase", "t": 1.1, "phase": "setup"}            phases in order: setup, run, close
     {"kind": "steps", "t": 1.2, "steps": 100}                the planned number of steps, once known
     {"kind": "step", "t": 2.0, "step": 1, "seconds": 0.8, "psnr_db": 24.1, "loss": null, "lr": null,
@@ -16,7 +16,7 @@ Every line has `kind` and `t` (seconds since the epoch). Lines of a rank, by kin
     {"kind": "final", "t": 9.0, "step": 100, "steps": 100, "peak_memory_bytes": 1048576, "bytes_sent": 8192,
      "tiles": [0, 2]}                                        last line of a rank that did all it was asked for
     {"kind": "failure", "t": 9.0, "class": "exception", "step": 12, "signal": null, "message": "ValueError: ...",
-     "traceback": "...", "secondary": false}                 (stalled also: "waiting", true in a collective)
+     "traceback": "...", "peak_memory_bytes": 1048576, "secondary": false}    (stalled also: "waiting", true in a collective)
                                                              last line of a rank that failed; class: see status
 
 Lines of the launcher:

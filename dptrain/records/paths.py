@@ -56,6 +56,11 @@ class AttemptPaths:
         return self.dir / "launcher.log"
 
     @property
+    def nccl_trace(self) -> Path:
+        """Where NCCL's flight recorder writes the newest collectives of a rank after a time-out; torch appends the rank."""
+        return self.dir / "nccl-"
+
+    @property
     def rendezvous(self) -> Path:
         """Where rank 0 listens: JSON {job_id, attempt, hosts, port}."""
         return self.dir / "rendezvous.json"

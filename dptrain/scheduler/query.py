@@ -6,6 +6,7 @@ A job is known until MinJobAge after its end; later, with accounting off, only t
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ _FIELDS = {
     "exit_code": 16,
     "RestartCnt": 8,
     "StartTime": 24,
+    "EndTime": 24,
     "TimeLeft": 24,
     "Comment": 256,
 }
@@ -51,6 +53,8 @@ class JobInfo:
     """When it started, or is expected to start, in local time; None where SLURM does not know."""
     time_left: str | None
     comment: str
+    ended_s: float | None = None
+    """When it ended, seconds since the epoch; None while it has not."""
 
     @property
     def finished(self) -> bool:
@@ -158,6 +162,7 @@ def parse_line(line: str) -> Iterator[JobInfo]:
             start_time=_known(values["StartTime"]),
             time_left=_known(values["TimeLeft"]),
             comment=_known(values["Comment"]) or "",
+            ended_s=_seconds(values["EndTime"]) if state in FINISHED else None,
         )
 
 
@@ -168,6 +173,14 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     if not text.isdigit():
         return None, None
     return int(text) >> 8, int(text) & 0x7F or None
+
+
+def _seconds(text: str) -> float | None:
+    """Seconds since the epoch of a local time as squeue prints it."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _known(text: str) -> str | None:

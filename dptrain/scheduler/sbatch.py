@@ -67,6 +67,12 @@ def setup_failure(log: str) -> tuple[int, str] | None:
     return (int(found[-1][0]), found[-1][1]) if found else None
 
 
+def interpreter_of(script: str) -> str | None:
+    """The Python that a script of this module starts the ranks with."""
+    words = shlex.split(script.rstrip().rpartition("\n")[2], comments=False)
+    return words[words.index("-P") - 1] if "-P" in words[1:] else None
+
+
 def _header(profile: ClusterProfile, request: JobRequest) -> Iterator[tuple[str, str]]:
     yield "job-name", request.name
     for key in ("partition", "account", "qos", "constraint"):

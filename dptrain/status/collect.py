@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ class RankRecord:
     host: str | None = None
     pid: int | None = None
     job_id: str | None = None
+    device: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """`interpreter`, its path, and by name the versions of it and of the libraries."""
     phase: str | None = None
     step: int = 0
     steps: int | None = None
@@ -95,16 +99,33 @@ class RunRecords:
     """Last lines of the batch log or of the launcher's log."""
     setup_failure: tuple[int, str] | None = None
     """Exit code and text of the setup line that ended the job before the ranks."""
-    stall_timeout_s: float = 600.0
-    setup_timeout_s: float = 600.0
-    signal_lead_s: float | None = None
-    """Time that the scheduler's warning leaves for a save; None: it warns of nothing, or nothing is read of it."""
+    spec: Path | None = None
+    """The frozen spec, read only where its limits are asked for; None: not asked, the ranks are done."""
 
     @property
     def latest(self) -> AttemptRecord | None:
         """The newest attempt that has any record, of those of the job that the intent names."""
         written = [a for a in self.attempts if a.newest_s is not None and a.number >= self.intent.first_attempt]
         return written[-1] if written else None
+
+    @property
+    def stall_timeout_s(self) -> float:
+        """Limit of a rank's silence."""
+        return self._limits.get("stall_timeout_s", 600.0)
+
+    @property
+    def setup_timeout_s(self) -> float:
+        """The same before the first step."""
+        return self._limits.get("setup_timeout_s", 600.0)
+
+    @property
+    def signal_lead_s(self) -> float | None:
+        """Time that the scheduler's warning leaves for a save; None: it warns of nothing, or nothing is read of it."""
+        return self._limits.get("signal_lead_s") if self.intent.launcher == "slurm" else None
+
+    @cached_property
+    def _limits(self) -> dict[str, float]:
+        return {} if self.spec is None else _limits(self.spec)
 
 
 def read_run(paths: RunPaths) -> RunRecords:
@@ -118,15 +139,12 @@ def read_run(paths: RunPaths) -> RunRecords:
         return records
     log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt)
     slurm = intent.launcher == "slurm"
-    limits = _limits(paths)
     return replace(
         records,
         srun=parse_srun(log) if slurm else (),
         log_tail="\n".join(log.rstrip().splitlines()[-12:]),
         setup_failure=setup_failure(log) if slurm else None,
-        stall_timeout_s=limits.get("stall_timeout_s", 600.0),
-        setup_timeout_s=limits.get("setup_timeout_s", 600.0),
-        signal_lead_s=limits.get("signal_lead_s") if slurm else None,
+        spec=paths.spec,
     )
 
 
@@ -177,6 +195,8 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         host=text_of(start, "host"),
         pid=int_of(start, "pid"),
         job_id=text_of(start, "job_id"),
+        device=text_of(start, "device"),
+        versions=_versions(start),
         phase=_last_text(events, "phase"),
         step=max((int_of(e, "step") or 0 for e in events), default=0),
         steps=_last_int(events, "steps"),
@@ -215,6 +235,12 @@ def _path(steps: Sequence[Event], key: str) -> tuple[float, ...]:
         if (value := number_of(event, key)) is not None:
             values.append(value)
     return tuple(reversed(values))
+
+
+def _versions(start: Event) -> dict[str, str]:
+    said = start.get("versions")
+    named = {"interpreter": start.get("python"), **(said if isinstance(said, dict) else {})}
+    return {name: version for name, version in named.items() if isinstance(version, str)}
 
 
 def number_of(event: Event, key: str) -> float | None:
@@ -290,13 +316,15 @@ def tail_text(path: Path, limit: int) -> str:
         return ""
 
 
-def _limits(paths: RunPaths) -> dict[str, float]:
-    """Numbers of the frozen spec's section `run`; only asked for runs that have not finished."""
+def _limits(spec: Path) -> dict[str, float]:
+    """Numbers of the frozen spec's section `run`: reading YAML takes longer than all the rest of a run."""
     import yaml
 
+    # The parser in C is ten times as fast; not every build of PyYAML has it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        with open_file(paths.spec) as file:
-            value = yaml.safe_load(file)
+        with open_file(spec) as file:
+            value = yaml.load(file, loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):  # the limits of a spec that says nothing
         value = None
     run = value.get("run") if isinstance(value, dict) else None

@@ -19,6 +19,10 @@ SILENT_S = 30.0
 """Three missed heartbeats: a rank that is silent for less is not called stalled, whatever its limits."""
 
 
+LATE_S = 30.0
+"""What a node has written may appear so late elsewhere, where its file system is on a network."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """The state, the first failure, and who says so."""
@@ -51,7 +55,7 @@ def decide(records: RunRecords, info: JobInfo | Missing, now: float) -> Decision
         return _active(records, attempt, job, now)
     if job.stage == "unanswered":
         return _unanswered(records, attempt, job, now)
-    return _ended(records, attempt, job)
+    return _ended(records, attempt, job, now)
 
 
 def _before_submission(records: RunRecords, now: float) -> Decision | None:
@@ -161,7 +165,7 @@ def _unanswered(records: RunRecords, attempt: AttemptRecord, job: Job, now: floa
     return Decision(state="unknown", source="none", reason=f"{asked}, and no rank has written lately")
 
 
-def _ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
+def _ended(records: RunRecords, attempt: AttemptRecord, job: Job, now: float) -> Decision:
     cause = first_cause(records, attempt)
     # The scheduler's word on a lost node beats what the ranks say; the log's may be about an earlier attempt.
     lost = _job_end(records, job) == "node-failure"
@@ -177,7 +181,7 @@ def _ended(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     if limit or requeue:
         reason = f"asked to be started again ({requeue}), and was not" if requeue else None
         return Decision(state=limit or requeue or "", source=job.source, reason=reason, over=True)
-    return _missing(records, attempt, job)
+    return _missing(records, attempt, job, now)
 
 
 def _was_cancelled(records: RunRecords, attempt: AttemptRecord, job: Job, cause: Cause | None) -> bool:
@@ -251,13 +255,16 @@ def _with_memory(cause: Cause, job: Job) -> Cause:
     return Cause(t=cause.t, failure=failure, source=cause.source)
 
 
-def _missing(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
+def _missing(records: RunRecords, attempt: AttemptRecord, job: Job, now: float) -> Decision:
     """Nothing is known to have failed, and yet something is missing: say what."""
     follower = only_follower(attempt)
     if follower is not None:
         return _failed(follower, over=True)
     rank = _first_missing(records, attempt)
     if job.end == "success" and not (records.setup_failure and not rank.started):
+        if job.ended_s is not None and abs(now - job.ended_s) < LATE_S:
+            reason = f"the job has ended, waiting for its files: {_what_is_missing(records, rank)}"
+            return Decision(state="running", source=job.source, reason=reason)
         failure = Failure(
             kind="incomplete", rank=rank.rank, host=rank.host, step=rank.step, message=_what_is_missing(records, rank)
         )

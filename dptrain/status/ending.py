@@ -48,6 +48,8 @@ class Job:
     """The raw word, for messages."""
     reason: str | None = None
     """Why it is pending, or why it failed, in the scheduler's words."""
+    ended_s: float | None = None
+    """When the scheduler saw it end, seconds since the epoch."""
     attempt: int | None = None
     """Number of the attempt this is about, where the source counts them."""
 
@@ -85,7 +87,15 @@ def _slurm(info: JobInfo | Missing, first_attempt: int) -> Job:
     if info.state in _ENDS:
         reason = _failure_reason(info)
         word = info.raw_state + (f": {reason}" if reason else "")
-        return Job(stage="over", end=_ENDS[info.state], source="scheduler", word=word, reason=reason, attempt=attempt)
+        return Job(
+            stage="over",
+            end=_ENDS[info.state],
+            source="scheduler",
+            word=word,
+            reason=reason,
+            ended_s=info.ended_s,
+            attempt=attempt,
+        )
     stage = _STAGES[info.state]
     reason = _pending_reason(info) if stage == "queued" else None
     if info.state == "suspended" or stage == "odd":

@@ -10,7 +10,7 @@ from pathlib import Path
 from dptrain.errors import StateUnknown, UsageError
 from dptrain.records.paths import RunPaths
 from dptrain.status.model import RunStatus
-from dptrain.status.show import remark
+from dptrain.status.show import follower_lines, remark, where
 
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.5
@@ -46,6 +46,20 @@ def logs_of(paths: RunPaths, status: RunStatus, *, rank: int | None = None, fail
         # Death before the rank's own log: what it said is in the log of what started it.
         logs = [*_launch_logs(paths, status), *logs]
     return logs
+
+
+def first_words(status: RunStatus) -> list[str]:
+    """What the rank that failed first said, with its traceback, then a line per rank that failed because of it; empty where none did."""
+    failure = status.failure
+    if failure is None:
+        return []
+    words = (failure.traceback or failure.message).strip().splitlines()
+    return [
+        f"==> failed first: {where(failure) or 'the run'}: {failure.kind} <==",
+        *words,
+        *(f"==> {line} <==" for line in follower_lines(status)),
+        "",
+    ]
 
 
 def nothing_to_read(paths: RunPaths, status: RunStatus) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 ENDED = ("completed", "incomplete", "failed", "timed-out", "preempted", "cancelled", "never-submitted")
@@ -61,6 +62,11 @@ class RankStatus:
     """Seconds since its newest record."""
     peak_memory_bytes: int | None = None
     bytes_sent: int | None = None
+    device: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """`interpreter`, its path, and by name the versions of it and of the libraries."""
+    message: str | None = None
+    """First line of what it said of its failure."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,6 +79,9 @@ class RankStatus:
             "last_seen_s": self.last_seen_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "bytes_sent": self.bytes_sent,
+            "device": self.device,
+            "versions": dict(self.versions),
+            "message": self.message,
         }
 
 

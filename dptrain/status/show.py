@@ -8,11 +8,12 @@ from typing import Any
 
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import open_file, parse_json, real_number
-from dptrain.status.model import RankStatus, RunStatus, first_word
+from dptrain.status.model import Failure, RankStatus, RunStatus, first_word
 
 TABLE_HEADER = ("RUN", "STATE", "STEP", "S/STEP", "ETA", "PSNR dB", "LOSS", "PEAK", "JOB", "SOURCE, AGE")
 RANK_HEADER = ("RUN", "RANK", "HOST", "PID", "STATE", "PHASE", "STEP", "SEEN", "PEAK", "SENT")
 TRACEBACK_LINES = 30
+MESSAGE_CHARACTERS = 160
 
 
 def seconds(value: float | None) -> str:
@@ -119,8 +120,20 @@ def failure_line(status: RunStatus) -> str:
     if failure is None:
         return status.state
     message = failure.message.strip().splitlines()
-    where = _where(status)
-    return f"{failure.kind}" + (f": {where}" if where else "") + (f": {message[0]}" if message else "")
+    place = where(failure)
+    return f"{failure.kind}" + (f": {place}" if place else "") + (f": {message[0]}" if message else "")
+
+
+def follower_lines(status: RunStatus) -> list[str]:
+    """A line per other rank that failed, and what it said: mostly that it lost the first one."""
+    first = status.failure.rank if status.failure else None
+    failed = [rank for rank in status.ranks if rank.rank != first and rank.state.startswith("failed")]
+    return [f"rank {r.rank} on {r.host}: {r.state}" + (f": {short(r.message)}" if r.message else "") for r in failed]
+
+
+def short(text: str) -> str:
+    """A line that still reads as one: libraries add advice of their own to what they say."""
+    return text if len(text) <= MESSAGE_CHARACTERS else f"{text[:MESSAGE_CHARACTERS].rstrip()} ..."
 
 
 def failure_text(status: RunStatus, paths: RunPaths) -> str:
@@ -128,14 +141,14 @@ def failure_text(status: RunStatus, paths: RunPaths) -> str:
     lines = [f"{status.run}: {status.state}" + (f" ({status.reason})" if status.reason and not status.failure else "")]
     failure = status.failure
     if failure is not None:
-        where = _where(status)
-        lines += [f"first failure: {failure.kind}" + (f", {where}" if where else "")]
+        place = where(failure)
+        lines += [f"first failure: {failure.kind}" + (f", {place}" if place else "")]
         lines += [f"  {line}" for line in failure.message.strip().splitlines()]
         if failure.traceback:
             lines += [f"  {line}" for line in failure.traceback.strip().splitlines()[-TRACEBACK_LINES:]]
     lines += [f"earlier: {text}" for text in status.history]
     lines += [f"injected on purpose: {status.faults}"] if status.faults else []
-    lines.append(f"log: {_log_of(status, paths)}")
+    lines += [f"log: {log_of(status, paths)}", f"what to try: dptrain status --why {status.run}"]
     return "\n".join(lines)
 
 
@@ -200,9 +213,8 @@ def _numbers(value: object) -> list[float]:
     return [v for inner in value if (v := real_number(inner)) is not None] if isinstance(value, list) else []
 
 
-def _where(status: RunStatus) -> str:
-    failure = status.failure
-    assert failure is not None
+def where(failure: Failure) -> str:
+    """`rank 1 on n2 at step 3 by SIGKILL`, as far as it is known."""
     parts: Sequence[tuple[object, str]] = (
         (failure.rank, f"rank {failure.rank}"),
         (failure.host, f"on {failure.host}"),
@@ -212,9 +224,13 @@ def _where(status: RunStatus) -> str:
     return " ".join(text for value, text in parts if value is not None)
 
 
-def _log_of(status: RunStatus, paths: RunPaths) -> Path:
+def log_of(status: RunStatus, paths: RunPaths) -> Path:
+    """Where the failure is told: the failing rank's log, or that of what started the ranks."""
     attempt = paths.attempt(status.attempt)
     rank = status.failure.rank if status.failure else None
     if rank is not None and attempt.rank_log(rank).is_file():
         return attempt.rank_log(rank)
-    return attempt.launcher_log if status.launcher == "local" else paths.batch_log
+    if status.launcher == "local":
+        return attempt.launcher_log
+    batch = paths.batch_log_of(status.job_id) if status.job_id else paths.batch_log
+    return batch if batch.is_file() else paths.batch_log

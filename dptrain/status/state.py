@@ -11,10 +11,11 @@ from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
 from dptrain.records.saves import long_save
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
-from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
+from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
 from dptrain.status.decide import Decision, all_done, decide
 from dptrain.status.ending import Missing
 from dptrain.status.model import RankStatus, RunStatus, first_word
+from dptrain.status.versions import mismatches
 
 NEWEST_STEPS = 50
 """Step time is the median of so many steps: early ones include warming up."""
@@ -185,11 +186,11 @@ def _how_it_ended(attempt: AttemptRecord) -> str:
     """One line about an earlier attempt."""
     step = max((rank.step for rank in attempt.ranks), default=0)
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
-    failed = next((rank for rank in attempt.ranks if rank.failure is not None), None)
+    # Not what one lost by another's failure, where that one has said something.
+    said = [rank.failure for rank in attempt.ranks if rank.failure is not None]
+    failure = min(said, key=lambda event: (bool(event.get("secondary")), seconds_of(event, "t") or 0.0), default=None)
     done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
-    how = (
-        requeue or (text_of(failed.failure, "class") if failed and failed.failure else None) or done or "no last record"
-    )
+    how = requeue or text_of(failure or {}, "class") or done or "no last record"
     return f"attempt {attempt.number}: {how} at step {step}"
 
 
@@ -198,6 +199,7 @@ def _warnings(records: RunRecords) -> Iterator[str]:
     saves = [rank.save_s for attempt in records.attempts for rank in attempt.ranks if rank.save_s is not None]
     if saves and records.signal_lead_s is not None and (text := long_save(max(saves), records.signal_lead_s)):
         yield text
+    yield from mismatches(records.latest.ranks if records.latest else ())
 
 
 def _rank_statuses(
@@ -231,4 +233,7 @@ def _rank_status(rank: RankRecord, decision: Decision, now: float) -> RankStatus
         last_seen_s=None if rank.last_seen_s is None else round(max(0.0, now - rank.last_seen_s), 1),
         peak_memory_bytes=rank.peak_memory_bytes,
         bytes_sent=rank.bytes_sent,
+        device=rank.device,
+        versions=rank.versions,
+        message=next(iter((text_of(rank.failure or {}, "message") or "").strip().splitlines()), None),
     )

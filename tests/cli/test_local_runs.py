@@ -90,6 +90,9 @@ def test_a_failing_rank_is_named(cli: Cli) -> None:
     logs = cli("logs", "last", "--failed")
     assert "failed first" in logs.out.splitlines()[0] and "no such luck" in logs.out
     assert cli("status", "last").code == 1
+    told = cli("status", "--why", "last")
+    assert told.code == 1 and "first: rank" in told.out and "no such luck" in told.out and "dptrain resume" in told.out
+    assert cli("status", "--why").code == 2
 
 
 def test_killed_rank_is_named_and_the_run_is_over(cli: Cli) -> None:

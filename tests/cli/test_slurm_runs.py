@@ -132,6 +132,8 @@ def test_death_before_the_ranks_leaves_a_trace(site: Cli, line: str, state: str,
     entry = status(site)
     assert entry["state"] == state and says in entry["failure"]["message"]
     assert says in done.err and says in site("logs", "last").out
+    told = site("status", "--why", "last").out
+    assert says in told and "dptrain resume" in told and "| " in told
 
 
 @pytest.mark.acceptance

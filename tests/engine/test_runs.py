@@ -172,7 +172,7 @@ def test_divergence_keeps_the_last_finite_iterate(tmp_path: Path) -> None:
         assert finish(run) == 1
     failure = events(run, 0, "failure")[0]
     assert failure["class"] == "diverged" and not failure["secondary"]
-    assert bool(np.isfinite(np.load(run.output / "last-finite.npy")).all())
+    assert bool(np.isfinite(np.load(run.output / "last-good.npy")).all())
 
 
 def test_an_exception_on_one_rank_ends_all_and_is_told_first(tmp_path: Path) -> None:

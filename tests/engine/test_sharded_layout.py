@@ -381,5 +381,5 @@ def test_divergence_keeps_the_last_finite_image(tmp_path: Path) -> None:
         assert finish(run) == 1
     failure = events(run, 0, "failure")[0]
     assert failure["class"] == "diverged" and not failure["secondary"]
-    image = np.load(run.output / "last-finite.npy")
+    image = np.load(run.output / "last-good.npy")
     assert image.shape == (1, 24, 24) and bool(np.isfinite(image).all())

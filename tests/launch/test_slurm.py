@@ -109,6 +109,8 @@ def test_a_warning_requeues_the_job_which_goes_on_from_its_save(slurm: SmallSlur
     wait_for_steps(paths, attempt=2)
     asked = [events_of(paths, "requeue", rank)[0]["step"] for rank in range(2)]
     assert asked[0] == asked[1]
+    # Well before its five minutes are over: this does not use up what the run has for time-outs.
+    assert {events_of(paths, "requeue", rank)[0]["reason"] for rank in range(2)} == {"preempted"}
     assert events_of(paths, "step", 0, attempt=2)[0]["step"] == asked[0] + 1
     cancel(paths)
     assert slurm.wait_state(job, *ENDED) == "CANCELLED"

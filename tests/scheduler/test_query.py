@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_exit_codes_of_every_version(text: str, code: int | None, number: int | 
     assert next(parse_line(line(JobArrayID="12", State="RUNNING", exit_code=text))).exit_code is None
 
 
+def test_the_end_of_a_job_is_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        done = next(parse_line(line(JobArrayID="12", State="COMPLETED", EndTime="2024-01-31T10:00:00")))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert done.ended_s == 1706662800.0
+    for state, text in (("RUNNING", "2024-01-31T10:00:00"), ("COMPLETED", "N/A"), ("COMPLETED", "")):
+        assert next(parse_line(line(JobArrayID="12", State=state, EndTime=text))).ended_s is None
+
+
 def test_an_unknown_state_keeps_its_word() -> None:
     job = next(parse_line(line(JobArrayID="12", State="HIBERNATING", Reason="None")))
     assert (job.state, job.raw_state, job.finished, job.impossible) == ("unknown", "HIBERNATING", False, False)
@@ -112,6 +126,7 @@ def test_one_call_answers_for_jobs_members_and_unknown_ids(slurm: SmallSlurm, tm
     jobs = query_jobs([single, f"{array}_0", f"{array}_1", f"{array}_3", "99999"])
     assert jobs.answered and set(jobs) == {single, f"{array}_0", f"{array}_1", f"{array}_3"}
     assert (jobs[single].state, jobs[single].exit_code, jobs[single].comment) == ("failed", 3, "one")
+    assert abs(time.time() - (jobs[single].ended_s or 0.0)) < 1800, "in this machine's time zone"
     assert jobs[f"{array}_0"].state == "completed"
     assert jobs[f"{array}_1"].state == "running" and jobs[f"{array}_1"].nodes in NODES
     assert jobs[f"{array}_3"].state == "queued"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from dptrain.records.events import EventLog
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
-from dptrain.scheduler.query import JobInfo
+from dptrain.scheduler.query import JobInfo, QueueAnswer
 from dptrain.scheduler.states import meaning_of, pending_reason
+from dptrain.status.state import Scheduler
 
 FAILURE = {"signal": None, "traceback": "Traceback (most recent call last):\n...", "secondary": False}
 
@@ -89,8 +91,11 @@ class WrittenRun:
             self.final(rank)
 
 
-def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12") -> JobInfo:
-    """What the scheduler would say."""
+def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12", ended_s: float | None = None) -> JobInfo:
+    """What the scheduler would say.
+
+    :param ended_s: when it ended; None: the scheduler does not say.
+    """
     return JobInfo(
         job_id=job_id,
         state=meaning_of(state),
@@ -103,4 +108,18 @@ def job(state: str, reason: str = "", restarts: int = 0, job_id: str = "12") -> 
         start_time=None,
         time_left=None,
         comment="",
+        ended_s=ended_s,
     )
+
+
+class Said(Scheduler):
+    """A scheduler that says one thing of the job, forgets it, or does not answer."""
+
+    def __init__(self, info: object) -> None:
+        super().__init__()
+        self._info = info
+
+    def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
+        if isinstance(self._info, JobInfo):
+            return QueueAnswer([self._info])
+        return QueueAnswer(no_answer="down" if self._info == "unanswered" else None)

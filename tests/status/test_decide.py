@@ -202,6 +202,19 @@ def test_unknown_word_is_shown_raw(tmp_path: Path) -> None:
     assert "BRAND_NEW" in (state_of(WrittenRun(tmp_path), job("BRAND_NEW")).reason or "")
 
 
+def test_files_of_a_job_that_has_just_ended_are_waited_for(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    no_final(run)
+    now = time.time()
+    early = state_of(run, job("COMPLETED", ended_s=now - 25))
+    assert (early.state, early.over) == ("running", False)
+    assert "waiting for its files: rank 1 has no final record" in (early.reason or "")
+    assert state_of(run, job("COMPLETED", ended_s=now - 35)).state == "incomplete"
+    run.step(1, 3)
+    run.final(1)
+    assert state_of(run, job("COMPLETED", ended_s=now - 25)).state == "completed"
+
+
 def test_incomplete_names_the_rank_and_its_step(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     no_final(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ from dptrain.errors import RunFailed, WaitTimeout
 from dptrain.launch.slurm import submit_slurm
 from dptrain.records.intent import write_json
 from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
-from dptrain.status.show import failure_text, remark, result_lines
+from dptrain.status.logs import first_words, logs_of
+from dptrain.status.show import failure_text, remark, result_lines, table_row
 from dptrain.status.state import Scheduler, run_status
 from dptrain.status.wait import wait_for
 from tests.launch.runs import tiny_run
 from tests.slurm_cluster import SmallSlurm
 from tests.slurm_fixtures import PROFILE
-from tests.status.helpers import WrittenRun
+from tests.status import test_decide as states
+from tests.status.helpers import Said, WrittenRun, job
 
 JSON_FIELDS = {
     *("run", "state", "failure", "step", "steps", "attempt", "world_size", "job_id", "source", "age_s", "step_time_s"),
@@ -199,3 +202,61 @@ def test_an_injected_fault_is_told(tmp_path: Path) -> None:
     assert status.to_json()["faults"] == "kill@rank=1,step=1,attempt=1"
     assert "injected: kill@rank=1" in (remark(status) or "")
     assert "injected on purpose: kill@rank=1" in failure_text(status, run.paths)
+
+
+WRONG: list[tuple[Callable[[WrittenRun], None], object, str, str]] = [
+    (
+        states.no_final,
+        job("COMPLETED"),
+        "incomplete",
+        "rank 1 on n2 at step 1: rank 1 has no final record, and stopped at step 1 of 3",
+    ),
+    (states.half, job("COMPLETED"), "incomplete", "incomplete: rank 1 at step 0: rank 1 never reported"),
+    (states.too_few_steps, job("COMPLETED"), "incomplete", "rank 1 on n2 at step 2: rank 1 stopped at step 2 of 3"),
+    (states.nothing, job("COMPLETED"), "incomplete", "rank 0 never reported"),
+    (states.done, "forgotten", "completed", ""),
+    (states.going, "forgotten", "failed: unknown", "the scheduler says no longer known; rank 0 has no final record"),
+    (states.done, job("FAILED"), "failed: unknown", "every rank finished, but the scheduler says FAILED"),
+    (states.nothing, job("BRAND_NEW"), "unknown", "the scheduler says BRAND_NEW"),
+    (states.going, job("BRAND_NEW"), "running", "the scheduler says BRAND_NEW"),
+    (states.nothing, "unanswered", "unknown", "the scheduler does not answer"),
+]
+"""What is wrong on purpose; the state in the row, and what is said below it."""
+
+
+@pytest.mark.parametrize(
+    ("records", "info", "state", "words"),
+    WRONG,
+    ids=[f"{r.__name__}-{getattr(i, 'raw_state', i)}" for r, i, _, _ in WRONG],
+)
+def test_what_is_wrong_on_purpose_yields_the_right_line(
+    tmp_path: Path, records: Callable[[WrittenRun], None], info: object, state: str, words: str
+) -> None:
+    run = WrittenRun(tmp_path)
+    records(run)
+    (status,) = run_status([run.paths], Said(info))
+    row = table_row(status)
+    assert row[:2] == ("demo-1", state) and row[-1].split(",")[0] in ("records", "scheduler", "none")
+    assert words in (remark(status) or "") and bool(words) == bool(remark(status))
+
+
+def test_logs_of_a_failure_begin_with_its_traceback(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path, world_size=3)
+    for rank in range(3):
+        run.start(rank)
+        run.paths.attempt(1).rank_log(rank).write_text(f"log of {rank}\n")
+    run.fail(2, traceback="Traceback (most recent call last):\n  here\nValueError: no\n")
+    run.fail(0, secondary=True, message="RuntimeError: Connection closed by peer")
+    run.fail(1, "cancelled", signal="SIGTERM")
+    (status,) = run_status([run.paths], Said(job("FAILED")))
+    assert first_words(status) == [
+        "==> failed first: rank 2 on n3 at step 1: exception <==",
+        "Traceback (most recent call last):",
+        "  here",
+        "ValueError: no",
+        "==> rank 0 on n1: failed: exception (secondary): RuntimeError: Connection closed by peer <==",
+        "",
+    ]
+    titles = [log.title for log in logs_of(run.paths, status, failed_first=True)]
+    assert [title.split()[1] for title in titles] == ["2", "0", "1"]
+    assert first_words(run_status([WrittenRun(tmp_path, "other").paths], Said(job("RUNNING")))[0]) == []
