@@ -51,6 +51,8 @@ class JobInfo:
     """When it started, or is expected to start, in local time; None where SLURM does not know."""
     time_left: str | None
     comment: str
+    source: str = "scheduler"
+    """`scheduler`: the controller; `accounting`: sacct, of a job that the controller has forgotten."""
 
     @property
     def finished(self) -> bool:

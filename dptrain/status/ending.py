@@ -41,7 +41,7 @@ class Job:
 
     stage: Stage
     source: str
-    """launcher, scheduler, or none."""
+    """launcher, scheduler, accounting, or none."""
     end: End | None = None
     """How it ended; only with stage `over`."""
     word: str = ""
@@ -85,12 +85,12 @@ def _slurm(info: JobInfo | Missing, first_attempt: int) -> Job:
     if info.state in _ENDS:
         reason = _failure_reason(info)
         word = info.raw_state + (f": {reason}" if reason else "")
-        return Job(stage="over", end=_ENDS[info.state], source="scheduler", word=word, reason=reason, attempt=attempt)
+        return Job(stage="over", end=_ENDS[info.state], source=info.source, word=word, reason=reason, attempt=attempt)
     stage = _STAGES[info.state]
     reason = _pending_reason(info) if stage == "queued" else None
     if info.state == "suspended" or stage == "odd":
         reason = f"the scheduler says {info.raw_state}"
-    return Job(stage=stage, source="scheduler", word=info.raw_state, reason=reason, attempt=attempt)
+    return Job(stage=stage, source=info.source, word=info.raw_state, reason=reason, attempt=attempt)
 
 
 def _pending_reason(info: JobInfo) -> str | None:
