@@ -75,6 +75,7 @@ for command in (
     runs.infer,
     runs.sweep,
     runs.resume,
+    runs.rehearse,
     watch.status,
     watch.logs,
     watch.report,

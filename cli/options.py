@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+from dptrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrain.spec.schema import Task
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -15,6 +20,13 @@ def complete_runs(incomplete: str) -> list[str]:
 
     names = [*sweep_names(), *(paths.run_id for paths in reversed(find_runs()))]
     return [name for name in ["last", *names] if name.startswith(incomplete)]
+
+
+def checked_task(text: str | None) -> Task | None:
+    """What `--task` says. Raises UsageError for anything but a task."""
+    if text not in (None, "train", "infer"):
+        raise UsageError(f"--task is {text!r}\n    write: --task train, or --task infer")
+    return cast("Task | None", text)
 
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The YAML spec.")]
@@ -29,6 +41,7 @@ ParallelConfig = Annotated[
         "--parallel-config", metavar="FILE", help="With --from-benchopt: make a cluster profile from this file."
     ),
 ]
+AnyTask = Annotated[str | None, typer.Option("--task", metavar="train|infer", help="Default: train if the spec can.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

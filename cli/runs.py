@@ -1,4 +1,4 @@
-"""Commands that start runs: train, infer, sweep, resume."""
+"""Commands that start runs: train, infer, sweep, resume, rehearse."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dptrain.cli.options import (
+    AnyTask,
     AsJson,
     Cluster,
     Detach,
@@ -22,6 +23,7 @@ from dptrain.cli.options import (
     SpecFile,
     Timeout,
     Wait,
+    checked_task,
 )
 from dptrain.errors import UsageError
 
@@ -129,6 +131,25 @@ def resume(
 
     options = _options(overrides, cluster, None, False, detach, wait, timeout, force, as_json)
     resuming.resume(resolve_run(run), options, gpus)
+
+
+def rehearse(
+    spec: SpecFile,
+    task: AnyTask = None,
+    overrides: Overrides = None,
+    cluster: Cluster = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after so long (exit 124) and end both runs."),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a small copy of the problem, stop and continue another one, and say whether both end alike."""
+    from dptrain.cli import rehearsing
+
+    options = _options(overrides, cluster, None, False, False, False, timeout, force, as_json)
+    rehearsing.rehearse(spec, checked_task(task), options)
 
 
 def _options(

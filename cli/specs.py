@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
-from dptrain.cli.options import AsJson, Cluster, FromBenchopt, Overrides, ParallelConfig, SpecFile
+from dptrain.cli.options import (
+    AnyTask,
+    AsJson,
+    Cluster,
+    FromBenchopt,
+    Overrides,
+    ParallelConfig,
+    SpecFile,
+    checked_task,
+)
 from dptrain.errors import UsageError
-
-if TYPE_CHECKING:
-    from dptrain.spec.schema import Task
 
 
 def init(
@@ -50,9 +56,7 @@ def init(
 
 def plan(
     spec: SpecFile,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="train|infer", help="Default: train if the spec can.")
-    ] = None,
+    task: AnyTask = None,
     overrides: Overrides = None,
     cluster: Cluster = None,
     gpus: Annotated[
@@ -80,14 +84,13 @@ def plan(
     from dptrain.cli.output import print_json, say
     from dptrain.cli.start import Options, plan_page, plan_spec
 
-    if task not in (None, "train", "infer"):
-        raise UsageError(f"--task is {task!r}\n    write: --task train, or --task infer")
+    wanted = checked_task(task)
     if plot is not None and gpus is None:
         raise UsageError("--plot draws over numbers of ranks\n    write: --gpus 1,2,4,8 too")
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
     if not no_probe:
         planning.probe(spec, options)
-    planned = plan_spec(spec, cast("Task | None", task), options, forecast_memory=not no_probe)
+    planned = plan_spec(spec, wanted, options, forecast_memory=not no_probe)
     rows = planning.table(spec, planned, options, gpus, sizes, forecast_memory=not no_probe)
     if as_json:
         table = {"rows": [asdict(row) for row in rows]} if rows else {}

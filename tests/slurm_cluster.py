@@ -1,7 +1,8 @@
 """A real small SLURM on this machine: one slurmctld, four slurmd (n1-n4), a private munged, four pretend GPUs per node.
 
-Everything lies in one new folder under the temporary directory, on probed ports, with accounting off; nothing of a SLURM or munge
-that runs here already is used or touched. It stops by pid what it started and nothing else.
+Everything lies in one new folder under the temporary directory, on probed ports, with accounting off unless asked for (then with a
+MariaDB and a slurmdbd of its own); nothing of a SLURM, munge or database that runs here already is used or touched. It stops by pid
+what it started and nothing else.
 
     python -m tests.slurm_cluster up      starts one and prints the line that makes this shell use it
     python -m tests.slurm_cluster down    stops it
@@ -18,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from dptrain.records.process import start_ticks
+from tests.slurm_accounting import accounting_lines, not_installed, search_path, start_accounting
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".slurm" / "state.json"
@@ -35,9 +38,7 @@ HOSTS = Path("/etc/hosts")
 
 def why_not() -> str | None:
     """Why a small SLURM cannot be started here, or None."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
-    if missing:
+    if missing := not_installed(PROGRAMS):
         return f"SLURM is not installed here: no {', '.join(missing)} (Debian: slurm-wlm, munge)"
     if os.geteuid() != 0:
         return "the small SLURM has to be started by root"
@@ -47,17 +48,19 @@ def why_not() -> str | None:
 class SmallSlurm:
     """One cluster. `with SmallSlurm() as slurm:` starts it, waits until its nodes are idle, and stops it."""
 
-    def __init__(self, **settings: int | str) -> None:
+    def __init__(self, *, accounting: bool = False, **settings: int | str) -> None:
         """
+        :param accounting: with slurmdbd and a database, so that sacct knows every job for ever.
         :param settings: lines of slurm.conf that replace or add to the defaults, e.g. `MinJobAge=2, MaxArraySize=5`.
         """
-        self.settings = settings
+        self.accounting, self.settings = accounting, settings
         self.base = Path(tempfile.mkdtemp(prefix="dptrain-slurm-"))
         self.base.chmod(0o755)
         self.conf = self.base / "slurm.conf"
         self.started: list[tuple[str, int, int | None]] = []
         """(program, pid, start time) of every daemon."""
         self._children: list[subprocess.Popen[bytes]] = []
+        self.ports: list[int] = []
 
     @property
     def env(self) -> dict[str, str]:
@@ -85,11 +88,13 @@ class SmallSlurm:
         key = self.base / "munge" / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
-        self._write_configuration()
+        self.write_configuration()
         self._start_munge(key)
-        self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
+        if self.accounting:
+            start_accounting(self)
+        self.launch("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
         for node in NODES:
-            self._start(f"slurmd-{node}", "slurmd", "-D", "-f", str(self.conf), "-N", node)
+            self.launch(f"slurmd-{node}", "slurmd", "-D", "-f", str(self.conf), "-N", node)
         self._wait_for_nodes()
 
     def stop(self) -> None:
@@ -129,11 +134,15 @@ class SmallSlurm:
             time.sleep(0.2)
         raise TimeoutError(f"job {job_id} is {state or 'unknown'}, not {' or '.join(states)}, after {timeout_s:.0f} s")
 
-    def kill_node(self, node: str) -> None:
-        """Kill a node's slurmd, as when the node loses its power; its ranks die too."""
+    def kill_slurmd(self, node: str) -> None:
+        """Kill a node's slurmd, so that the controller loses the node; what ran there runs on."""
         name, pid, _ = next(entry for entry in self.started if entry[0] == f"slurmd-{node}")
         os.kill(pid, signal.SIGKILL)
         self.started = [entry for entry in self.started if entry[0] != name]
+
+    def kill_node(self, node: str) -> None:
+        """Kill all of a node, as when it loses its power."""
+        self.kill_slurmd(node)
         ranks = [p for p in self.processes() if f"SLURMD_NODENAME={node}".encode() in _read(p, "environ").split(b"\0")]
         # Their slurmstepd first: it would still tell the controller that they were killed.
         above = {int(_read(p, "stat").rpartition(b")")[2].split()[1]) for p in ranks}
@@ -142,7 +151,7 @@ class SmallSlurm:
 
     def start_node(self, node: str) -> None:
         """Start a killed node's slurmd again."""
-        self._start(f"slurmd-{node}", "slurmd", "-D", "-f", str(self.conf), "-N", node)
+        self.launch(f"slurmd-{node}", "slurmd", "-D", "-f", str(self.conf), "-N", node)
 
     def processes(self) -> list[int]:
         """Daemons and job processes of this cluster, known by its folder in their command line or job environment."""
@@ -157,13 +166,13 @@ class SmallSlurm:
                 found.append(int(entry.name))
         return sorted(found)
 
-    def _start(self, name: str, *words: str) -> None:
-        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-        program = shutil.which(words[0], path=path)
+    def launch(self, name: str, *words: str) -> None:
+        """Start a daemon that `stop` ends; those started last go first."""
+        program = shutil.which(words[0], path=search_path())
         assert program is not None, words[0]
         # A job of an outer allocation must not be seen by the daemons.
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-        env |= {"SLURM_CONF": str(self.conf), "PATH": path}
+        env |= {"SLURM_CONF": str(self.conf), "PATH": search_path()}
         with (self.base / "log" / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
                 [program, *words[1:]],
@@ -181,15 +190,26 @@ class SmallSlurm:
         munge = self.base / "munge"
         options = {"key-file": key, "pid-file": munge / "pid", "log-file": munge / "log", "seed-file": munge / "seed"}
         words = [f"--{name}={path}" for name, path in options.items()]
-        self._start("munged", "munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *words)
-        deadline = time.monotonic() + 10
-        while not (munge / "socket").exists():
+        self.launch("munged", "munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *words)
+        self.until((munge / "socket").exists, "munged", 10)
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Poll while a daemon starts."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"munged did not start: {self._logs()}")
+                raise TimeoutError(f"{what} did not start: {self._logs()}")
             time.sleep(0.05)
 
-    def _write_configuration(self) -> None:
-        ports = free_ports(1 + len(NODES))
+    def change(self, **settings: int | str) -> None:
+        """Change lines of slurm.conf while the cluster runs."""
+        self.settings = {**self.settings, **settings}
+        self.write_configuration()
+        self.command("scontrol", "reconfigure")
+
+    def write_configuration(self) -> None:
+        """Write slurm.conf and gres.conf; ports are probed the first time."""
+        ports = self.ports = self.ports or free_ports(3 + len(NODES))
         host = socket.gethostname()
         base = self.base
         settings: dict[str, int | str] = {
@@ -223,9 +243,11 @@ class SmallSlurm:
             "MaxArraySize": 1001,
             "GresTypes": "gpu",
         }
+        if self.accounting:
+            settings |= accounting_lines(self)
         settings |= self.settings
         lines = [f"{key}={value}" for key, value in settings.items()]
-        for node, port in zip(NODES, ports[1:], strict=True):
+        for node, port in zip(NODES, ports[3:], strict=True):
             lines.append(
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=64000 Gres=gpu:{GPUS}"
             )
@@ -237,9 +259,9 @@ class SmallSlurm:
     def _gres(self) -> str:
         """Pretend GPUs: character devices, since SLURM refuses plain files; without the right to make them, only a count."""
         devices = self.base / "dev"
-        devices.mkdir()
+        devices.mkdir(exist_ok=True)
         try:
-            for number in range(GPUS):
+            for number in range(0 if any(devices.iterdir()) else GPUS):
                 os.mknod(devices / f"gpu{number}", 0o666 | 0o020000, os.makedev(240, number))
         except PermissionError:
             return f"AutoDetect=off\nName=gpu Count={GPUS}\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm_accounting import why_no_accounting
 from tests.slurm_cluster import SmallSlurm, why_not
 
 PROFILE = """\
@@ -23,12 +24,26 @@ env: {OMP_NUM_THREADS: "1"}
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[SmallSlurm]:
     """The running cluster; the environment of this process does not know it yet."""
+    _need_slurm()
+    with SmallSlurm() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def accounted_cluster() -> Iterator[SmallSlurm]:
+    """A second one, whose jobs are known for ever; its packages are not among those that CI installs."""
+    _need_slurm()
+    if reason := why_no_accounting():
+        pytest.skip(reason)
+    with SmallSlurm(accounting=True) as cluster:
+        yield cluster
+
+
+def _need_slurm() -> None:
     if reason := why_not():
         if os.environ.get("DPTRAIN_REQUIRE_SLURM") == "1":
             pytest.fail(f"DPTRAIN_REQUIRE_SLURM=1, but {reason}")
         pytest.skip(reason)
-    with SmallSlurm() as cluster:
-        yield cluster
 
 
 @pytest.fixture

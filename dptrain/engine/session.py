@@ -47,6 +47,11 @@ LOST_CONNECTION = (
 """Words of gloo, NCCL and the store when another rank is gone: the consequence of a failure, not the failure."""
 
 
+def told(number: int, of: int) -> bool:
+    """Whether the log gets a line about the `number`-th of so many: few enough that ten thousand stay far below 100 kB."""
+    return number <= 10 or number % max(1, of // 200) == 0
+
+
 class NotRestarted(RuntimeError):
     """The run is saved and nobody will start it again; `reason` is timed-out or preempted."""
 
@@ -115,8 +120,7 @@ class Session:
             bytes_sent=self.ctx.bytes_sent,
             **numbers,
         )
-        # Few enough lines that ten thousand steps stay far below 100 kB of log.
-        if self.first and (step <= 10 or step % max(1, self.steps // 200) == 0):
+        if self.first and told(step, self.steps):
             shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items() if value is not None)
             print(f"step {step}/{self.steps} {seconds:.3g} s {shown}", flush=True)
 

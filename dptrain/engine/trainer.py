@@ -30,7 +30,7 @@ from dptrain.engine.problems import build_data
 from dptrain.engine.problems.random_fields import seed_of
 from dptrain.engine.requeue import leave_for_requeue
 from dptrain.engine.saves import agreed_save
-from dptrain.engine.session import Session
+from dptrain.engine.session import Session, told
 from dptrain.engine.training_saves import Progress, load_training, save_training
 from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
@@ -69,7 +69,7 @@ def run(session: Session) -> set[int]:
     with session.meter.tracking(built.algorithm):
         # Before the first step; after a restart what the warning left no time for.
         if progress.step % train.save_every_steps == 0 and progress.step not in progress.psnr_steps:
-            _evaluate(session, built, held_out, progress)
+            _evaluate(session, built, train, held_out, progress)
         session.enter("run")
         batches = _batches(session, built, images, train, blind, start=progress.step)
         for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
@@ -77,7 +77,7 @@ def run(session: Session) -> set[int]:
             leaving = _step(session, built, optimizer, train, step, batch, progress) and step < train.steps
             if step % train.save_every_steps == 0 or step == train.steps or leaving:
                 if not leaving:
-                    _evaluate(session, built, held_out, progress)
+                    _evaluate(session, built, train, held_out, progress)
                 with session.faults.saving(step, session.paths.saves):
                     _save(session, built, optimizer, progress)
             if leaving:
@@ -223,7 +223,7 @@ def _batches(session: Session, built: Built, images: Any, train: Train, blind: b
         yield make_batch([sample(index) for index in indices], built.algorithm, blind)
 
 
-def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress) -> None:
+def _evaluate(session: Session, built: Built, train: Train, held_out: Any, progress: Progress) -> None:
     """Mean PSNR over the held-out images, dealt to the replicas; every rank takes part."""
     if not len(held_out):
         return
@@ -245,7 +245,7 @@ def _evaluate(session: Session, built: Built, held_out: Any, progress: Progress)
         values = [psnr_of_mse(one) for one in built.algorithm.sum(mse).tolist()]
     progress.psnr_db.append(sum(values) / len(values))
     progress.psnr_steps.append(progress.step)
-    if session.first:
+    if session.first and told(len(progress.psnr_steps), train.steps // train.save_every_steps):
         print(
             f"step {progress.step}: PSNR {progress.psnr_db[-1]:.2f} dB over {len(values)} held-out images", flush=True
         )

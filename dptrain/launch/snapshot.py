@@ -37,15 +37,17 @@ def create_run(
     fingerprint: str | None = None,
     refusal: str | None = None,
     again: RunPaths | None = None,
+    faults: str | None = None,
 ) -> RunPaths:
     """Make the run directory with everything the ranks and `status` need; nothing is submitted.
 
     :param name: what the run id begins with; default: the spec's name.
     :param refusal: why the run will not be submitted: it is there to be seen.
     :param again: a run that was made and never submitted: its folder is used.
+    :param faults: what the run is to suffer (`dptrain.records.faults`); default: what the environment asks for.
     :raises UsageError: where the folder cannot be made, or where a fault is injected that nobody has allowed.
     """
-    faults = declared_faults(os.environ, plan.world_size)
+    faults = declared_faults(os.environ, plan.world_size) if faults is None else faults
     paths = again or RunPaths(runs_root(profile.runs) / new_run_id(name or loaded.spec.name))
     where = f"runs: a folder that can be written, in profile {profile.name}" if profile.runs else OTHER_ROOT
     with writing("the run folder", paths.dir, where):

@@ -55,6 +55,8 @@ class JobInfo:
     comment: str
     ended_s: float | None = None
     """When it ended, seconds since the epoch; None while it has not."""
+    source: str = "scheduler"
+    """`scheduler`: the controller; `accounting`: sacct, of a job that the controller has forgotten."""
 
     @property
     def finished(self) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ LOG_TAIL_BYTES = 256 * 1024
 MOST_BYTES = 10**18
 REQUEUE_CODE = 75
 """Exit code of ranks, and then of the attempt, that saved and ask to be started again."""
-_RESTARTED = re.compile(r"\*\*\* JOB .* DUE TO (JOB REQUEUE|PREEMPTION|NODE FAIL)")
+_RESTARTED = re.compile(r"\*\*\* JOB .* CANCELLED AT (?P<when>\S+) DUE TO (?P<why>JOB REQUEUE|PREEMPTION|NODE FAIL)")
+_CUT_SHORT = {"PREEMPTION": "preempted", "NODE FAIL": "node-failure"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class RankRecord:
 
     rank: int
     started: bool = False
+    started_s: float | None = None
     host: str | None = None
     pid: int | None = None
     job_id: str | None = None
@@ -78,6 +82,8 @@ class AttemptRecord:
     ended: Event | None = None
     cancelled_s: float | None = None
     """When `dptrain cancel` asked for the end."""
+    started_s: float | None = None
+    """When its first rank began."""
     newest_s: float | None = None
 
     @property
@@ -97,6 +103,8 @@ class RunRecords:
     srun: tuple[SrunMessage, ...] = ()
     log_tail: str = ""
     """Last lines of the batch log or of the launcher's log."""
+    cut_short: tuple[tuple[float, str], ...] = ()
+    """When the scheduler ended attempts of this job in order to start it again, by the batch log, and why: preempted, node-failure."""
     setup_failure: tuple[int, str] | None = None
     """Exit code and text of the setup line that ended the job before the ranks."""
     spec: Path | None = None
@@ -135,10 +143,17 @@ def read_run(paths: RunPaths) -> RunRecords:
     records = RunRecords(intent=intent, attempts=attempts)
     latest = records.latest
     records = replace(records, supervisor=_supervisor(intent, latest))
-    if latest is not None and _all_final(latest, intent):
-        return records
-    log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt)
     slurm = intent.launcher == "slurm"
+    done = latest is not None and _all_final(latest, intent)
+    if done and not (slurm and len(attempts) > 1):
+        return records
+    number = latest.number if latest else intent.first_attempt
+    log = _launch_log(paths, intent, number)
+    if slurm:
+        records = replace(records, cut_short=tuple(_cut_short(log)))
+        log = _newest_attempt(log, again=number > intent.first_attempt)
+    if done:
+        return records
     return replace(
         records,
         srun=parse_srun(log) if slurm else (),
@@ -172,6 +187,7 @@ def _read_attempt(number: int, paths: AttemptPaths) -> AttemptRecord:
 
 def attempt_record(number: int, ranks: Sequence[RankRecord], launcher: Sequence[Event]) -> AttemptRecord:
     """One attempt from its ranks and the launcher's events."""
+    starts = [r.started_s for r in ranks if r.started_s is not None]
     times = [t for t in (*(r.last_seen_s for r in ranks), *(seconds_of(e, "t") for e in launcher)) if t is not None]
     cancels = [seconds_of(e, "t") or 0.0 for e in launcher if e["kind"] == "cancel"]
     return AttemptRecord(
@@ -181,6 +197,7 @@ def attempt_record(number: int, ranks: Sequence[RankRecord], launcher: Sequence[
         exits=tuple(e for e in launcher if e["kind"] == "exit"),
         ended=next((e for e in reversed(launcher) if e["kind"] == "ended"), None),
         cancelled_s=min(cancels, default=None),
+        started_s=min(starts, default=None),
         newest_s=max(times, default=None),
     )
 
@@ -192,6 +209,7 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
     return RankRecord(
         rank=rank,
         started=bool(start),
+        started_s=seconds_of(start, "t"),
         host=text_of(start, "host"),
         pid=int_of(start, "pid"),
         job_id=text_of(start, "job_id"),
@@ -292,8 +310,15 @@ def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
         return tail_text(paths.attempt(attempt).launcher_log, LOG_TAIL_BYTES)
     if intent.job_id is None:
         return ""
-    log = tail_text(paths.batch_log_of(intent.job_id), LOG_TAIL_BYTES)
-    return _newest_attempt(log, again=attempt > intent.first_attempt)
+    return tail_text(paths.batch_log_of(intent.job_id), LOG_TAIL_BYTES)
+
+
+def _cut_short(log: str) -> Iterator[tuple[float, str]]:
+    for found in _RESTARTED.finditer(log):
+        # The log's clock is local time without a zone, as is ours.
+        with suppress(ValueError):
+            if (why := _CUT_SHORT.get(found["why"])) is not None:
+                yield datetime.fromisoformat(found["when"]).timestamp(), why
 
 
 def _newest_attempt(log: str, *, again: bool) -> str:

@@ -41,7 +41,7 @@ class Job:
 
     stage: Stage
     source: str
-    """launcher, scheduler, or none."""
+    """launcher, scheduler, accounting, or none."""
     end: End | None = None
     """How it ended; only with stage `over`."""
     word: str = ""
@@ -90,7 +90,7 @@ def _slurm(info: JobInfo | Missing, first_attempt: int) -> Job:
         return Job(
             stage="over",
             end=_ENDS[info.state],
-            source="scheduler",
+            source=info.source,
             word=word,
             reason=reason,
             ended_s=info.ended_s,
@@ -100,7 +100,7 @@ def _slurm(info: JobInfo | Missing, first_attempt: int) -> Job:
     reason = _pending_reason(info) if stage == "queued" else None
     if info.state == "suspended" or stage == "odd":
         reason = f"the scheduler says {info.raw_state}"
-    return Job(stage=stage, source="scheduler", word=info.raw_state, reason=reason, attempt=attempt)
+    return Job(stage=stage, source=info.source, word=info.raw_state, reason=reason, attempt=attempt)
 
 
 def _pending_reason(info: JobInfo) -> str | None:

@@ -102,7 +102,7 @@ class RunStatus:
     world_size: int
     job_id: str | None
     source: str
-    """records, launcher, scheduler, intent, or none."""
+    """records, launcher, scheduler, accounting, intent, or none."""
     age_s: float
     """Age of the newest information."""
     step_time_s: float | None

@@ -106,11 +106,12 @@ def row_style(status: RunStatus) -> str | None:
 
 
 def remark(status: RunStatus) -> str | None:
-    """What the row has no room for: why it waits, or how it failed, in one line; then what it warns of."""
+    """What the row has no room for: why it waits, or how it failed, in one line; how the attempt before ended; what it warns of."""
     said = failure_line(status) if status.failure is not None else status.reason
     if status.faults:
         said = f"{said or status.state} (injected: {status.faults})"
-    lines = [f"{status.run}: {text}" for text in (said, *(f"warning: {w}" for w in status.warnings)) if text]
+    earlier = status.history[-1] if status.history and status.state != "completed" else None
+    lines = [f"{status.run}: {text}" for text in (said, earlier, *(f"warning: {w}" for w in status.warnings)) if text]
     return "\n".join(lines) or None
 
 

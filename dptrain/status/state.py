@@ -1,4 +1,7 @@
-"""`run_status`: one truthful line per run, from its records and at most one call of the scheduler. Writes nothing."""
+"""`run_status`: one truthful line per run, from its records and one call of the scheduler. Writes nothing.
+
+Where a job is forgotten and the run's own records do not say how it ended, accounting is asked, once for all such runs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
 from dptrain.records.saves import long_save
+from dptrain.scheduler.accounting import query_accounting
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
 from dptrain.status.decide import Decision, all_done, decide
@@ -30,6 +34,7 @@ class Scheduler:
         self._asked_s = float("-inf")
         self._ids: frozenset[str] = frozenset()
         self._answer = QueueAnswer()
+        self._accounted: dict[str, JobInfo | None] = {}
 
     def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
         """What the scheduler knows of these jobs; without any, nothing is asked."""
@@ -40,6 +45,15 @@ class Scheduler:
             self.calls += 1
             self._asked_s, self._ids = time.monotonic(), wanted
         return self._answer
+
+    def forgotten(self, job_ids: Sequence[str]) -> dict[str, JobInfo]:
+        """What accounting says of jobs that the controller has forgotten: asked for once, since it does not change any more."""
+        new = [job_id for job_id in job_ids if job_id not in self._accounted]
+        if new:
+            answer = query_accounting(new) or {}
+            self.calls += 1
+            self._accounted.update((job_id, answer.get(job_id)) for job_id in new)
+        return {job_id: known for job_id in job_ids if (known := self._accounted[job_id]) is not None}
 
     @property
     def age_s(self) -> float:
@@ -59,12 +73,23 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
     ]
     answer = scheduler.jobs(ids)
     now = time.time()
+    accounted = scheduler.forgotten(
+        [i for _, r in read if isinstance(r, RunRecords) and (i := _untold(r, answer, now))]
+    )
     return [
-        _status(paths, r, _info(r.intent, answer), scheduler.age_s, now)
+        _status(paths, r, accounted.get(r.intent.job_id or "", _info(r.intent, answer)), scheduler.age_s, now)
         if isinstance(r, RunRecords)
         else _unreadable(paths, r)
         for paths, r in read
     ]
+
+
+def _untold(records: RunRecords, answer: Mapping[str, JobInfo], now: float) -> str | None:
+    """The job of a run of which nothing is known but that the controller has forgotten it."""
+    if not _must_ask(records) or _info(records.intent, answer) != "forgotten":
+        return None
+    failure = decide(records, "forgotten", now).failure
+    return records.intent.job_id if failure is not None and failure.kind in ("unknown", "never-started") else None
 
 
 def _read(paths: RunPaths) -> RunRecords | str:
@@ -120,7 +145,9 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         task=intent.task,
         launcher=intent.launcher,
         created_s=intent.created_s,
-        history=tuple(_how_it_ended(a) for a in records.attempts if a.number < attempt and a.newest_s is not None),
+        history=tuple(
+            _how_it_ended(a, records) for a in records.attempts if a.number < attempt and a.newest_s is not None
+        ),
         warnings=tuple(_warnings(records)),
         ranks=_rank_statuses(intent.world_size, {r.rank: r for r in ranks}, decision, now),
         faults=intent.faults,
@@ -176,22 +203,30 @@ def _step_time(attempt: AttemptRecord | None) -> float | None:
 
 
 def _age(records: RunRecords, decision: Decision, asked_s: float, now: float) -> float:
-    if decision.source == "scheduler":
+    if decision.source in ("scheduler", "accounting"):
         return asked_s
     newest_s = records.latest.newest_s if records.latest else None
     return max(0.0, now - (newest_s if newest_s is not None else records.intent.created_s))
 
 
-def _how_it_ended(attempt: AttemptRecord) -> str:
-    """One line about an earlier attempt."""
+def _how_it_ended(attempt: AttemptRecord, records: RunRecords) -> str:
+    """One line about an earlier attempt. Of one that the scheduler cut short, what its ranks say is only what followed."""
     step = max((rank.step for rank in attempt.ranks), default=0)
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
     # Not what one lost by another's failure, where that one has said something.
     said = [rank.failure for rank in attempt.ranks if rank.failure is not None]
     failure = min(said, key=lambda event: (bool(event.get("secondary")), seconds_of(event, "t") or 0.0), default=None)
     done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
-    how = requeue or text_of(failure or {}, "class") or done or "no last record"
+    how = requeue or _cut_short(attempt, records) or text_of(failure or {}, "class") or done or "no last record"
     return f"attempt {attempt.number}: {how} at step {step}"
+
+
+def _cut_short(attempt: AttemptRecord, records: RunRecords) -> str | None:
+    """Why the scheduler ended the attempt; None where it did not, or where nobody knows."""
+    later = [a.started_s for a in records.attempts if a.number > attempt.number and a.started_s is not None]
+    # The log's times are of whole seconds.
+    begin, end = (attempt.started_s or 0.0) - 1, min(later, default=float("inf"))
+    return next((why for when, why in records.cut_short if begin <= when <= end), None)
 
 
 def _warnings(records: RunRecords) -> Iterator[str]:

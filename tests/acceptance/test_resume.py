@@ -19,6 +19,8 @@ from tests.cli.cli import Cli
 from tests.local_runs import events, wait_for
 from tests.slurm_cluster import SmallSlurm
 
+pytestmark = pytest.mark.timeout(1800)
+
 LEARN = """\
 name: learn
 problem: {image_size: [60, 52], channels: 1, physics: {name: multiframe_superres, frames: 6}, data: {source: synthetic}}

@@ -22,6 +22,7 @@ COMMANDS = [
     "infer",
     "sweep",
     "resume",
+    "rehearse",
     "status",
     "logs",
     "report",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from dptrain.status.collect import read_run
 from dptrain.status.decide import decide
+from dptrain.status.show import remark
 from dptrain.status.state import run_status
 from tests.status.helpers import WrittenRun, job
 from tests.status.test_state import fake_squeue
@@ -70,3 +72,30 @@ def test_a_save_that_takes_half_of_the_lead_is_warned_of(
     assert bool(status.warnings) is warned and status.to_json()["warnings"] == list(status.warnings)
     run.change(launcher="local")
     assert run_status([run.paths])[0].warnings == (), "nothing warns a local run"
+
+
+@pytest.mark.parametrize(
+    ("why", "told"), [("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "node-failure"), ("PREEMPTION", "preempted")]
+)
+def test_an_attempt_that_the_scheduler_cut_short_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, told: str
+) -> None:
+    fake_squeue(tmp_path, monkeypatch)
+    run = WrittenRun(tmp_path / "runs")
+    for rank in (0, 1):
+        run.start(rank)
+        run.step(rank, 1)
+    run.fail(0, message="connection closed by peer", secondary=True)
+    now = datetime.now().isoformat(timespec="seconds")
+    run.batch_log(f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {now} DUE TO {why} ***\n")
+    time.sleep(0.01)
+    run.start(0, attempt=2)
+    (status,) = run_status([run.paths])
+    assert status.history == (f"attempt 1: {told} at step 1",)
+    assert f"attempt 1: {told} at step 1" in str(remark(status))
+    for rank in (0, 1):
+        run.start(rank, attempt=2)
+        run.step(rank, 3, attempt=2)
+        run.final(rank, attempt=2)
+    (done,) = run_status([run.paths])
+    assert (done.state, done.history) == ("completed", status.history)

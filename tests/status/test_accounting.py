@@ -1,0 +1,74 @@
+"""Jobs that the controller has forgotten, where a stand-in for sacct knows them: asked once, and only where nothing else tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrain.status.state import Scheduler, run_status
+from tests.status.helpers import WrittenRun
+from tests.status.test_state import fake_squeue
+
+
+def fake_sacct(folder: Path, answer: str) -> Path:
+    """Put a sacct beside the stand-in for squeue; the file with a line per call."""
+    calls = folder / "sacct-calls"
+    script = folder / "sacct"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{answer}\n')
+    script.chmod(0o755)
+    return calls
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A controller that knows no job."""
+    fake_squeue(tmp_path, monkeypatch)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("word", "state", "over"),
+    [
+        ("CANCELLED by 1000", "cancelled", True),
+        ("TIMEOUT", "timed-out", True),
+        ("NODE_FAIL", "failed: node-failure", True),
+        ("PREEMPTED", "preempted", True),
+        ("FAILED", "failed: never-started", True),
+        ("COMPLETED", "incomplete", True),
+    ],
+)
+def test_a_job_that_left_nothing_is_what_accounting_says(forgotten: Path, word: str, state: str, over: bool) -> None:
+    fake_sacct(forgotten, f"echo '12|{word}|0:0|None assigned|Unknown'")
+    (status,) = run_status([WrittenRun(forgotten / "runs").paths])
+    assert (status.state, status.over) == (state, over)
+    assert status.source == (
+        "records" if state == "incomplete" else "accounting" if "node" not in state else "scheduler"
+    )
+
+
+def test_one_call_for_all_and_none_where_the_records_tell(forgotten: Path) -> None:
+    calls = fake_sacct(forgotten, "printf '9_0|TIMEOUT|0:0|n1|Unknown\\n9_1|CANCELLED by 0|0:0||\\n'")
+    failed, done = WrittenRun(forgotten / "runs", "failed-1", job_id="7"), WrittenRun(forgotten / "runs", "done-1")
+    failed.start(0)
+    failed.fail(0)
+    done.finish()
+    silent = [WrittenRun(forgotten / "runs", f"silent-{i}", job_id=f"9_{i}") for i in range(3)]
+    scheduler = Scheduler(0.0)
+    for _ in range(2):
+        statuses = run_status([run.paths for run in (failed, done, *silent)], scheduler)
+        assert [s.state for s in statuses] == [
+            "failed: exception",
+            "completed",
+            "timed-out",
+            "cancelled",
+            "failed: never-started",
+        ]
+    (call,) = calls.read_text().splitlines()
+    assert call.endswith("--jobs=9_0,9_1,9_2")
+
+
+def test_where_there_is_no_accounting_nothing_changes(forgotten: Path) -> None:
+    fake_sacct(forgotten, "echo Slurm accounting storage is disabled >&2; exit 1")
+    (status,) = run_status([WrittenRun(forgotten / "runs").paths])
+    assert (status.state, status.source) == ("failed: never-started", "scheduler")
