@@ -5,6 +5,7 @@ Where a job is forgotten and the run's own records do not say how it ended, acco
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ class Scheduler:
     @property
     def age_s(self) -> float:
         """Age of the answer."""
-        return max(0.0, time.monotonic() - self._asked_s) if self.calls else 0.0
+        return max(0.0, time.monotonic() - self._asked_s) if math.isfinite(self._asked_s) else 0.0
 
 
 def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> list[RunStatus]:
