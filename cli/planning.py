@@ -72,7 +72,7 @@ def table(
     read = [_read(path, options, image, count) for image, count in cells]
     if forecast_memory or planned.profile.gpu_memory_gib is not None:
         able = [loaded.spec for loaded in read if not isinstance(loaded, str)]
-        forecast_all(able, planned.plan.task, planned.profile.gpu_memory_gib)
+        forecast_all(able, planned.plan.task, planned.profile)
     rows = []
     for (image, count), loaded in zip(cells, read, strict=True):
         if isinstance(loaded, str):

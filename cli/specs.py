@@ -77,11 +77,18 @@ def plan(
             "--no-probe", help="Leave out what takes seconds once: how far the denoiser sees, and the memory."
         ),
     ] = False,
+    pilot: Annotated[
+        bool,
+        typer.Option(
+            "--pilot",
+            help="Time one call of the denoiser on this machine, where no earlier run says how long a step takes.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say before the queue what will happen, and print the exact script."""
     from dptrain.cli import planning
-    from dptrain.cli.output import print_json, say
+    from dptrain.cli.output import note, print_json, say
     from dptrain.cli.start import Options, plan_page, plan_spec
 
     wanted = checked_task(task)
@@ -91,6 +98,16 @@ def plan(
     if not no_probe:
         planning.probe(spec, options)
     planned = plan_spec(spec, wanted, options, forecast_memory=not no_probe)
+    if pilot:
+        note("timing one call of the denoiser, unless an earlier run has measured the step ...")
+    planned = plan_spec(
+        spec,
+        cast("Task | None", task),
+        options,
+        forecast_memory=not no_probe,
+        pilot=pilot,
+        ask_scheduler=True,
+    )
     rows = planning.table(spec, planned, options, gpus, sizes, forecast_memory=not no_probe)
     if as_json:
         table = {"rows": [asdict(row) for row in rows]} if rows else {}

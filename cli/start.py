@@ -56,10 +56,20 @@ class Planned:
     plan: Plan
 
 
-def plan_spec(path: Path, task: Task | None, options: Options, *, forecast_memory: bool = False) -> Planned:
+def plan_spec(
+    path: Path,
+    task: Task | None,
+    options: Options,
+    *,
+    forecast_memory: bool = False,
+    pilot: bool = False,
+    ask_scheduler: bool = False,
+) -> Planned:
     """Read the spec, choose the cluster, plan.
 
     :param forecast_memory: also where nothing depends on it, for people to read.
+    :param pilot: time one call of the denoiser where no earlier run says how long a step takes.
+    :param ask_scheduler: have SLURM look at the script.
     """
     from dptrain.launch.cluster import choose_cluster
     from dptrain.plan.plan import make_plan
@@ -67,7 +77,9 @@ def plan_spec(path: Path, task: Task | None, options: Options, *, forecast_memor
     loaded = read_spec(path, options)
     profile, reason = choose_cluster(options.cluster, loaded.spec)
     task = task or ("infer" if loaded.spec.train is None else "train")
-    plan = make_plan(loaded, task, profile, forecast_memory=forecast_memory, fixed=())
+    plan = make_plan(
+        loaded, task, profile, forecast_memory=forecast_memory, fixed=(), pilot=pilot, ask_scheduler=ask_scheduler
+    )
     return Planned(loaded=loaded, profile=profile, cluster_reason=reason, plan=plan)
 
 
@@ -101,7 +113,7 @@ def start(path: Path, task: Task, options: Options) -> None:
     from dptrain.cli.follow import conclude, follow
     from dptrain.records.intent import read_intent
 
-    planned = plan_spec(path, task, options)
+    planned = plan_spec(path, task, options, ask_scheduler=options.dry_run)
     if planned.loaded.spec.sweep:
         raise UsageError(f"{path} has a sweep\n    write: dptrain sweep {path}")
     slurm = planned.profile.launcher == "slurm"

@@ -97,7 +97,7 @@ def _read_grid(path: Path, options: Options) -> Grid:
     profile, reason = choose_cluster(options.cluster, loaded.spec)
     note(f"cluster {profile.name}: {reason}")
     task: Task = "infer" if loaded.spec.train is None else "train"
-    members = plan_members(loaded, task, profile)
+    members = plan_members(loaded, task, profile, ask_scheduler=options.dry_run)
     for planned in members:
         for other in planned.others:
             note(f"{other} is the same run as {planned.member.spec.name}: it runs once")

@@ -2,8 +2,8 @@
 
 torch's fake tensors (on the device cpu: fake cuda without a GPU fails in backward passes) and its `fake` process group, whose
 collectives return at once. What cannot run that way is replaced for the time being, each by what needs no number: two helpers of
-deepinv.distributed that read the results of collectives on the host, the same in the solver of proximal steps, the random mask, and
-the moving of modules, which swaps tensors where fake ones cannot be swapped.
+deepinv.distributed that read the results of collectives on the host, the same in the solvers of proximal steps, ours and deepinv's,
+the random mask, and the moving of modules, which swaps tensors where fake ones cannot be swapped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dptrain.engine import proximal
 from dptrain.engine.context import RankContext, RankEnvironment
 from dptrain.engine.problems import inpaint
+
+_LEAST_SQUARES, _CONJUGATE_GRADIENT = (
+    import_module(f"deepinv.optim.linear.{name}") for name in ("least_squares", "conjugate_gradient")
+)
 
 
 @contextmanager
@@ -107,10 +112,25 @@ def _any_left(left: torch.Tensor) -> bool:
 
 
 _TURNS = itertools.cycle((True, False))
+
+
+class _Unread:
+    """torch for one module of deepinv, but for the question by which its solver decides from numbers."""
+
+    def __init__(self, **answers: Callable[[torch.Tensor], bool]) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        return self._answers.get(name) or getattr(torch, name)
+
+
 _STAND_INS: tuple[tuple[Any, str, Any], ...] = (
     (torch.nn.Module, "_apply", _apply),
     (deepinv_utils, "_any_rank_requires_grad", _any_rank_requires_grad),
     (deepinv_utils, "reduce_local_results", _reduce_local_results),
     (inpaint, "mask_box", _mask_box),
     (proximal, "any_left", _any_left),
+    # Is gamma negative? Is it solved?
+    (_LEAST_SQUARES, "torch", _Unread(any=lambda _: False)),
+    (_CONJUGATE_GRADIENT, "torch", _Unread(all=lambda _: not next(_TURNS))),
 )

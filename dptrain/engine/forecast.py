@@ -3,19 +3,24 @@
 The engine's own step runs on fake tensors as the rank with the most to hold, for two short numbers of unrolled steps; peaks and
 terms are linear in that number from 2 on (the first step has nothing to give a gradient to), and are extended to the asked one.
 
-    {"requests": [{"spec": "name: ...", "task": "train", "max_batch_size": 1, "checkpoint": "always"}], "memory_limit_gib": 0.75}
+    {"requests": [{"spec": "name: ...", "task": "train", "max_batch_size": 1, "checkpoint": "always"}], "memory_limit_gib": 0.75,
+     "cpu_limit_s": 300}
     [{"peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1, "rank": 0}]
 
-An answer that cannot be given is {"error": "..."}.
+An answer that cannot be given is {"error": "..."}. Limits: what this process may take beyond the memory of its libraries, and the
+processor time of each request, so that a busy login node takes longer and fails nothing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import resource
+import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
@@ -30,18 +35,19 @@ from dptrain.engine.fake_ranks import fake_copy, fake_rank
 from dptrain.engine.problems import build_physics
 from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.step_memory import StepMemory, measure_steps
-from dptrain.errors import DptrainError
+from dptrain.errors import DptrainError, UsageError
 from dptrain.geometry.boxes import cells
 from dptrain.geometry.dealing import deal_tiles
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.load import parse_spec
-from dptrain.spec.schema import Denoiser, Spec, Task
+from dptrain.spec.schema import PROXIMAL, Denoiser, Spec, Task
 
 FEW_STEPS = (2, 3)
 """Unrolled steps that are run instead of many."""
 FEW_CALLS = 32
 """Batches of tiles to which a longer pass is cut in layout sharded: a call costs milliseconds also where something stands in for it."""
 CPU = torch.device("cpu")
+NO_MEMORY = "the forecast needs more memory than it may take beside its libraries"
 
 
 def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) -> dict[str, Any]:
@@ -50,9 +56,15 @@ def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) ->
     :param spec: with numbers for whatever plan decides.
     :param max_batch_size: tiles per denoiser call.
     :param checkpoint: mode of activation checkpointing.
+    :raises UsageError: where the memory depends on the data.
     """
+    if task == "train" and spec.resources.layout == "replicated" and spec.algorithm.name in PROXIMAL:
+        raise UsageError(
+            f"in layout replicated the solver of {spec.algorithm.name} keeps all its iterations for the backward pass, and how many "
+            "it takes depends on the data; layout sharded keeps none"
+        )
     given = None if _is_random(spec) else build_denoiser(spec, CPU, DTYPES[spec.resources.precision])
-    rank = heaviest_rank(spec, max_batch_size, checkpoint)
+    rank = heaviest_rank(spec, task, max_batch_size, checkpoint)
     # The tiles of one batch are gone before the next one's are made, unless all keep their activations. In replicated all remain.
     cut = spec.resources.layout == "sharded" and not (checkpoint == "never" and task == "train")
 
@@ -69,8 +81,9 @@ def forecast(spec: Spec, task: Task, *, max_batch_size: int, checkpoint: str) ->
     return {**asdict(found), "per_step_bytes": slope, "rank": rank}
 
 
-def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
-    """The rank of the first replica whose peak is the highest: the most tiles at a time, then the most pixels to hold."""
+def heaviest_rank(spec: Spec, task: Task, max_batch_size: int, checkpoint: str) -> int:
+    """The rank of the first replica whose peak is the highest: the most tiles that keep their activations at a time, then the most
+    pixels to hold. With `auto` that may be a rank of few tiles, which keeps what ranks of several batches recompute."""
     ranks, shape = spec.resources.ranks_per_replica, spec.problem.image_size
     grid, dtype = tile_grid(shape, spec.tiling), DTYPES[spec.resources.precision]
     if spec.resources.layout == "replicated" or ranks == 1:
@@ -85,7 +98,9 @@ def heaviest_rank(spec: Spec, max_batch_size: int, checkpoint: str) -> int:
     def load(rank: int) -> tuple[int, int]:
         blocks = [box for block in dealing.blocks[rank] for box in (block.window, block.core)]
         pixels = sum(cells(box) for box in (owned[rank], *wanted[rank], *blocks))
-        return (tiles[rank] if checkpoint == "never" else min(tiles[rank], max_batch_size)), pixels
+        one_batch = tiles[rank] <= max_batch_size
+        keeps = task == "train" and (checkpoint == "never" or (checkpoint == "auto" and one_batch))
+        return tiles[rank] * spec.algorithm.iterations if keeps else min(tiles[rank], max_batch_size), pixels
 
     return max(range(ranks), key=load)
 
@@ -121,19 +136,56 @@ def _measure(
         )
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to one request; whatever goes wrong is its reason."""
+class OutOfTime(BaseException):
+    """A request has taken its processor time. Not an `Exception`: libraries catch those."""
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Inside, no more than so much processor time is spent.
+
+    :raises OutOfTime: where it is.
+    """
+
+    def stop(*_: object) -> None:
+        raise OutOfTime(f"no answer within {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    # Again and again: the first may come where Python drops exceptions.
+    signal.setitimer(signal.ITIMER_PROF, seconds if math.isfinite(seconds) else 0, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def answer(request: Mapping[str, Any], limit_s: float = math.inf) -> dict[str, Any]:
+    """The answer to one request; whatever goes wrong is its reason.
+
+    :param limit_s: of processor time.
+    """
+    try:
+        with cpu_limit(limit_s):
+            return _answer(request)
+    except OutOfTime as error:
+        return {"error": str(error)}
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         spec = parse_spec(request["spec"], "the spec", Path.cwd()).spec
         decided = {key: request[key] for key in ("max_batch_size", "checkpoint")}
         return forecast(spec, request["task"], **decided)
     except MemoryError:
-        return {"error": "the forecast needs more memory than it is allowed here"}
+        return {"error": NO_MEMORY}
     except DptrainError as error:
         return {"error": str(error)}
     except DataDependentOutputException as error:
         return {"error": f"what is done depends on numbers, and a forecast has shapes alone ({error})"}
     except Exception as error:  # user code and libraries under fake tensors: anything at all
+        if "can't allocate memory" in str(error):  # torch's allocator has no error of its own for this
+            return {"error": NO_MEMORY}
         words = str(error).strip().splitlines()
         return {"error": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__}
 
@@ -152,7 +204,7 @@ def main() -> None:
     torch.set_num_threads(1)
     limit_memory(asked["memory_limit_gib"])
     warnings.simplefilter("ignore")
-    print(json.dumps([answer(request) for request in asked["requests"]]))
+    print(json.dumps([answer(request, asked["cpu_limit_s"]) for request in asked["requests"]]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_iter
 
 from dptrain.engine import observe
 from dptrain.engine.observers import Window
+from dptrain.records.calibration import CPU
 
 ALLOCATION_BYTES = 512
 """CUDA's caching allocator rounds every block up to this; the tracker does the same, so that both speak of one thing."""
@@ -183,6 +184,11 @@ class Meter:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def card_name(device: torch.device) -> str:
+    """What a GPU calls itself; `cpu` for a processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
 
 
 def resident_peak_bytes() -> int:

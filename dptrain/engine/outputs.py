@@ -12,6 +12,7 @@ from PIL import Image
 
 from dptrain.engine.communication import gathered
 from dptrain.engine.image_files import NpyFile, Preview, TiffFile
+from dptrain.engine.measure import card_name
 from dptrain.engine.observers import Outcome
 from dptrain.engine.problems import RankPhysics
 from dptrain.engine.session import Session
@@ -107,6 +108,7 @@ def write_result(session: Session, **numbers: Any) -> None:
             "world_size": session.env.world_size,
             "replicas": session.spec.resources.replicas,
             "layout": session.spec.resources.layout,
+            "card": card_name(session.ctx.device),
             "output": sorted(str(p.relative_to(session.paths.dir)) for p in session.paths.output.iterdir()),
         },
     )

@@ -40,19 +40,26 @@ class PlannedMember:
     """Names of further members that are the same run."""
 
 
-def plan_members(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> list[PlannedMember]:
-    """Every run of the grid, planned on its own; two that differ in nothing that matters are one."""
+def plan_members(
+    loaded: LoadedSpec, task: Task, profile: ClusterProfile, *, ask_scheduler: bool = False
+) -> list[PlannedMember]:
+    """Every run of the grid, planned on its own; two that differ in nothing that matters are one.
+
+    :param ask_scheduler: have SLURM look at the scripts.
+    """
     from dptrain.plan.plan import forecast_all, make_plan
 
     planned: dict[str, PlannedMember] = {}
     members = expand(loaded.spec, task)
     if profile.gpu_memory_gib is not None:
-        forecast_all([member.spec for member in members], task, profile.gpu_memory_gib)
+        forecast_all([member.spec for member in members], task, profile)
     for member in members:
         own = replace(loaded, spec=member.spec)
         refused = any(known.plan.refusals for known in planned.values())
         # One piece of advice: looking for it takes forecasts of its own.
-        plan = make_plan(own, task, profile, fixed=None if refused else tuple(member.values))
+        plan = make_plan(
+            own, task, profile, fixed=None if refused else tuple(member.values), ask_scheduler=ask_scheduler
+        )
         # Plan knows what `patch: fit` is; the same run may have been asked for by its number.
         mark = plan.fingerprint
         if (first := planned.get(mark)) is not None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dptrain.geometry.tiles import tile_grid
+from dptrain.plan.cards import Card
 from dptrain.plan.choices import Choice
-from dptrain.plan.forecast import ALLOWANCE, GIB, Forecast, Request, forecast
+from dptrain.plan.forecast import Forecast, Request, forecast
 from dptrain.plan.layouts import tiles_per_rank
 from dptrain.spec.networks import STAGED
 from dptrain.spec.schema import Denoiser, Spec, Task
@@ -59,9 +60,9 @@ def lightest(spec: Spec, task: Task) -> Request:
     return _request(spec, task, modes(spec, task)[-1], batches(spec)[-1])
 
 
-def fits_with_margin(answer: Forecast, capacity_gib: float) -> bool:
+def fits_with_margin(answer: Forecast, card: Card) -> bool:
     """Whether peak and allowance leave `MARGIN` of the card free; a forecast that failed does not."""
-    return answer.fits(capacity_gib * (1 - MARGIN)) is True
+    return card.fits(answer, 1 - MARGIN) is True
 
 
 def mode_requests(spec: Spec, task: Task) -> list[Request]:
@@ -76,21 +77,21 @@ def batch_requests(spec: Spec, task: Task, mode: str) -> list[Request]:
     return [_request(spec, task, mode, batch) for batch in able] if len(able) > 1 else []
 
 
-def decide_step(spec: Spec, task: Task, capacity_gib: float | None) -> Decided:
+def decide_step(spec: Spec, task: Task, card: Card) -> Decided:
     """The mode, then the batch; forecasts are asked for where there is a choice and the card is known.
 
     :param spec: with a decided patch.
-    :param capacity_gib: of one card; None: not known, and `fit` is what needs the least memory (`always`, one tile).
+    :param card: without a capacity `fit` is what needs the least memory (`always`, one tile).
     """
-    if capacity_gib is None:
+    if card.capacity_gib is None:
         return _least(spec, task)
-    mode, answer = _first(mode_requests(spec, task), capacity_gib, MODE_KEY)
+    mode, answer = _first(mode_requests(spec, task), card, MODE_KEY)
     if mode is None:
         mode = _only_mode(spec, task)
     elif answer is not None and answer.error is not None:
         request = lightest(spec, task)
         return Decided(batch=_batch(spec, request, ""), mode=mode, request=request, forecast=answer)
-    batch, found = _first(batch_requests(spec, task, str(mode.value)), capacity_gib, BATCH_KEY)
+    batch, found = _first(batch_requests(spec, task, str(mode.value)), card, BATCH_KEY)
     size = batches(spec)[-1] if batch is None else int(batch.value)
     request = _request(spec, task, str(mode.value), size)
     reason = "fit: no rank has more than one tile"
@@ -99,52 +100,51 @@ def decide_step(spec: Spec, task: Task, capacity_gib: float | None) -> Decided:
     )
 
 
-def forecast_choices(specs: Sequence[Spec], task: Task, capacity_gib: float | None) -> None:
+def forecast_choices(specs: Sequence[Spec], task: Task, card: Card) -> None:
     """Have everything in the cache that `decide_step` and the plans of these specs ask, in few processes."""
-    if capacity_gib is not None:
+    if card.capacity_gib is not None:
         forecast([request for spec in specs for request in mode_requests(spec, task)])
         modes_taken = [
             str(mode.value) if mode is not None else modes(spec, task)[-1]
             for spec in specs
-            for mode, _ in [_first(mode_requests(spec, task), capacity_gib, MODE_KEY)]
+            for mode, _ in [_first(mode_requests(spec, task), card, MODE_KEY)]
         ]
         forecast([r for spec, mode in zip(specs, modes_taken, strict=True) for r in batch_requests(spec, task, mode)])
-    forecast([decide_step(spec, task, capacity_gib).request for spec in specs])
+    forecast([decide_step(spec, task, card).request for spec in specs])
 
 
-def _first(requests: Sequence[Request], capacity_gib: float, key: str) -> tuple[Choice | None, Forecast | None]:
+def _first(requests: Sequence[Request], card: Card, key: str) -> tuple[Choice | None, Forecast | None]:
     """The first request that fits, or the last, and why; nothing of no requests."""
     if not requests:
         return None, None
     answers = forecast(requests)
-    fitting = (i for i, answer in enumerate(answers) if fits_with_margin(answer, capacity_gib))
+    fitting = (i for i, answer in enumerate(answers) if fits_with_margin(answer, card))
     at = next(fitting, None)
     taken = len(requests) - 1 if at is None else at
     request, answer = requests[taken], answers[taken]
-    reason = _reason(requests, answers, at, capacity_gib, key)
+    reason = _reason(requests, answers, at, card, key)
     return Choice(key=key, value=_value(request, key), reason=reason), answer
 
 
-def _reason(
-    requests: Sequence[Request], answers: Sequence[Forecast], at: int | None, capacity_gib: float, key: str
-) -> str:
-    limit = f"{(1 - MARGIN) * capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
+def _reason(requests: Sequence[Request], answers: Sequence[Forecast], at: int | None, card: Card, key: str) -> str:
+    assert card.capacity_gib is not None, "nothing is asked without one"
+    limit = f"{(1 - MARGIN) * card.capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
     if answers[-1].error is not None and at is None:
         return "fit: the least memory; it could not be forecast"
-    needs = [_needs(request, answer, key) for request, answer in zip(requests, answers, strict=True)]
+    needs = [_needs(request, answer, card, key) for request, answer in zip(requests, answers, strict=True)]
     if at is None:
         return f"fit: the least memory, but {needs[-1]}, more than {limit}"
     before = f"; {needs[at - 1]}" if at > 0 else ""
     return f"fit: {needs[at]} of {limit}{before}"
 
 
-def _needs(request: Request, answer: Forecast, key: str) -> str:
+def _needs(request: Request, answer: Forecast, card: Card, key: str) -> str:
     value = _value(request, key)
     what = f"{value} tile{'s' * (value != 1)} per call" if key == BATCH_KEY else str(value)
     verb = "need" if key == BATCH_KEY and value != 1 else "needs"
     if answer.error is not None:
         return f"{what} could not be forecast"
-    return f"{what} {verb} {answer.peak_bytes * ALLOWANCE / GIB:.2f} GiB with allowance"
+    return f"{what} {verb} {card.needs_gib(answer):.2f} GiB with allowance"
 
 
 def _value(request: Request, key: str) -> int | str:

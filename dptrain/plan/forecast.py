@@ -1,7 +1,7 @@
 """The memory that a step will need, before the queue: asked of the engine in a process of its own, kept on disk.
 
-The answer is that of the engine's storage tracker, which sees tensors alone. What a card needs beside them (workspaces of
-convolutions, gaps of the allocator) is an allowance: a factor on the peak.
+The answer is that of the engine's storage tracker, which sees tensors alone. What a card needs beside them is an allowance, see
+`cards.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dptrain.spec.load import dump_spec
 from dptrain.spec.schema import Factory, Spec, Task
 
 GIB = 2**30
-ALLOWANCE = 1.13
-"""Memory of a card over the tracker's peak. Measured on published peaks of V100 cards: 6 to 9 % above it for small images, up to
-17 % for large ones, whose workspaces are larger."""
-TIME_LIMIT_S = 300
+CPU_LIMIT_S = 300
+"""Processor time of one answer."""
+PATIENCE = 6
+"""Time that passes over processor time, before a process that sleeps is given up."""
 MEMORY_LIMIT_GIB = 0.75
 """What the process may take beyond its libraries (0.7 GiB): together what a login node grants anyone."""
 IRRELEVANT = (
@@ -99,12 +99,6 @@ class Forecast:
         """The highest peak."""
         return self.peaks[self.phase]
 
-    def fits(self, capacity_gib: float | None) -> bool | None:
-        """Whether peak and allowance are within a card; None where either is not known."""
-        if self.error is not None or capacity_gib is None:
-            return None
-        return self.peak_bytes * ALLOWANCE <= capacity_gib * GIB
-
 
 def forecast(requests: Sequence[Request]) -> list[Forecast]:
     """Answers in the order of the requests. Those not known yet are worked out in one process of a few seconds."""
@@ -140,11 +134,15 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
     """The engine's answers, or for each the reason why there is none."""
     if not requests:
         return []
-    asked = {"requests": [request.to_json() for request in requests], "memory_limit_gib": MEMORY_LIMIT_GIB}
+    asked = {
+        "requests": [request.to_json() for request in requests],
+        "memory_limit_gib": MEMORY_LIMIT_GIB,
+        "cpu_limit_s": CPU_LIMIT_S,
+    }
     # On one thread and without GPUs: this may be a login node.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-P", "-m", "dptrain.engine.forecast"]
-    limit_s = TIME_LIMIT_S * len(requests)
+    limit_s = PATIENCE * CPU_LIMIT_S * len(requests)
     try:
         done = subprocess.run(
             command, input=json.dumps(asked), capture_output=True, text=True, check=False, env=env, timeout=limit_s
@@ -168,15 +166,23 @@ def _key(request: Request) -> str | None:
             marks.append([module_hash(physics.factory, physics.search_path)])
     except OSError:
         return None
-    content = plain(spec)
-    for dotted in IRRELEVANT:
+    value = [relevant(spec), request.task, request.max_batch_size, request.checkpoint, marks, _versions()]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def relevant(spec: Spec, besides: Sequence[str] = ()) -> dict[str, Any]:
+    """The spec as plain values, without keys that do not change the memory of a step.
+
+    :param besides: further dotted keys to leave out.
+    """
+    content: dict[str, Any] = plain(spec)
+    for dotted in (*IRRELEVANT, *besides):
         *sections, last = dotted.split(".")
         table: Any = content
         for section in sections:
             table = table.get(section) or {}
         table.pop(last, None)
-    value = [content, request.task, request.max_batch_size, request.checkpoint, marks, _versions()]
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+    return content
 
 
 @lru_cache(maxsize=1)

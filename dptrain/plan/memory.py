@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dptrain.plan.forecast import ALLOWANCE, GIB, Forecast, Request
+from dptrain.plan.cards import Card
+from dptrain.plan.forecast import GIB, Forecast, Request
 from dptrain.spec.schema import Layout
 
 LABELS = {
@@ -30,8 +31,7 @@ class Memory:
 
     request: Request
     forecast: Forecast
-    capacity_gib: float | None
-    """Of one card; None: not known."""
+    card: Card
 
     @property
     def layout(self) -> Layout:
@@ -41,7 +41,7 @@ class Memory:
     @property
     def fits(self) -> bool | None:
         """None: the forecast failed, or the card is not known."""
-        return self.forecast.fits(self.capacity_gib)
+        return self.card.fits(self.forecast)
 
     @property
     def terms_gib(self) -> dict[str, float]:
@@ -68,7 +68,7 @@ class Memory:
         term, size = next(iter(self.terms_gib.items()))
         also = "falls with more ranks" if term in self.shrinking else "does not fall with more ranks"
         return (
-            f"memory: {peak:.2f} GiB + {peak * (ALLOWANCE - 1):.2f} GiB allowance > {self.capacity_gib:g} GiB of the card "
+            f"memory: {peak:.2f} GiB + {peak * self.card.allowance:.2f} GiB allowance > {self.card.capacity_gib:g} GiB of the card "
             f"(gpu_memory_gib); the largest term is {term}, {LABELS[term]}: {size:.2f} GiB, which {also}"
         )
 
@@ -79,7 +79,7 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """`memory` of the contract."""
-        made = empty_json(self.capacity_gib)
+        made = empty_json(self.card.capacity_gib)
         if self.forecast.error is not None:
             return made
         peaks = {phase: size / GIB for phase, size in self.forecast.peaks.items()}
@@ -89,7 +89,8 @@ class Memory:
             "forward_gib": peaks["forward"],
             "backward_gib": peaks.get("backward"),
             "peak_gib": max(peaks.values()),
-            "allowance_gib": max(peaks.values()) * (ALLOWANCE - 1),
+            "allowance_gib": max(peaks.values()) * self.card.allowance,
+            "allowance_factor": self.card.factor,
             "terms": self.terms_gib,
             "shrinking_terms": self.shrinking,
             "phase": self.forecast.phase,
@@ -104,9 +105,9 @@ class Memory:
         if self.forecast.error is not None:
             return []
         value = self.to_json()
-        peak, factor = value["peak_gib"], f"{ALLOWANCE - 1:.0%}"
+        peak, factor, capacity_gib = value["peak_gib"], f"{self.card.allowance:.0%}", self.card.capacity_gib
         verdict = {True: "fits", False: "does not fit", None: "a card's memory is not known"}[self.fits]
-        card = f"of {self.capacity_gib:g} GiB: " if self.capacity_gib is not None else ""
+        card = f"of {capacity_gib:g} GiB: " if capacity_gib is not None else ""
         parts = [f"{phase} {size / GIB:.2f}" for phase, size in self.forecast.peaks.items()]
         page = [
             f"memory of a rank: {peak:.2f} GiB at its peak + {value['allowance_gib']:.2f} GiB allowance ({factor}), "

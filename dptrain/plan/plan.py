@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
-from dptrain.plan import advice, checks, layouts, remedies
+from dptrain.plan import advice, checks, layouts, notes, remedies
+from dptrain.plan.cards import KEY as ALLOWANCE_KEY
+from dptrain.plan.cards import Card, card_of
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
 from dptrain.plan.fitting import decide_step, forecast_choices
-from dptrain.plan.forecast import forecast
+from dptrain.plan.forecast import Request, forecast
 from dptrain.plan.history import save_notes
 from dptrain.plan.inputs import freeze_weights, missing_modules
 from dptrain.plan.memory import Memory, empty_json
 from dptrain.plan.patches import decide_patch
+from dptrain.plan.pilot import NotTimed, time_step
 from dptrain.plan.ranks import decide_gpus
 from dptrain.plan.receptive import Receptive, known
+from dptrain.plan.timing import StepTime, recorded, step_key, time_line
 from dptrain.records.paths import runs_root
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
 from dptrain.scheduler.sbatch import sbatch_script
+from dptrain.scheduler.submit import TestOnly, test_only
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec, Override
-from dptrain.spec.schema import PROXIMAL, Denoise, Factory, Spec, Task
+from dptrain.spec.schema import Spec, Task
 from dptrain.spec.sweep import fingerprint
 
 
@@ -51,10 +57,14 @@ class Plan:
     disk: Disk
     memory: Memory | None
     """None: not asked for."""
+    step_time: StepTime | None
+    """None: nobody has measured it."""
     job: JobRequest | None
     """None for a local run, and where the ranks cannot be asked for."""
     sbatch: str | None
     """The exact text that is submitted."""
+    scheduler: TestOnly | None
+    """What SLURM says of that text; None: it was not asked."""
 
     @property
     def world_size(self) -> int:
@@ -112,11 +122,13 @@ class Plan:
             "max_batch_size": self.choice("tiling.max_batch_size"),
             "checkpoint": self.choice("tiling.checkpoint"),
             "patch": self.choice("tiling.patch"),
-            "step_time_s": None,
-            "gpu_hours": None,
+            "step_time_s": self.step_time.seconds if self.step_time else None,
+            "gpu_hours": self.step_time.gpu_hours(self.steps, self.world_size) if self.step_time else None,
+            "step_time_source": self.step_time.source if self.step_time else None,
             "cluster": self.profile.name,
             "nodes": self.job.nodes if self.job else None,
             "sbatch": self.sbatch,
+            "scheduler": asdict(self.scheduler) if self.scheduler else None,
             "choices": [asdict(c) for c in self.choices],
             "overrides": [asdict(o) for o in self.overrides],
         }
@@ -141,6 +153,8 @@ class Plan:
             self.disk.line(),
         ]
         page += self.memory.lines() if self.memory is not None else []
+        page.append(time_line(self.step_time, self.steps, self.world_size))
+        page += [f"SLURM: {self.scheduler.words}"] if self.scheduler is not None and self.scheduler.accepted else []
         page += [f"{c.key} = {c.value}: {c.reason}" for c in self.choices]
         page += [f"override {o.key} = {o.value} (from {o.origin})" for o in self.overrides]
         page += [f"refused: {reason}" for reason in self.refusals]
@@ -161,12 +175,16 @@ def make_plan(
     *,
     forecast_memory: bool = False,
     fixed: Collection[str] | None = None,
+    pilot: bool = False,
+    ask_scheduler: bool = False,
 ) -> Plan:
     """Decide everything about one run; nothing is written but the cache of forecasts, no torch is loaded.
 
     :raises PlanRefused: where `resources.gpus: fit` has no answer, or weights named by a run are not there.
     :param array: for the script of several runs of this shape.
     :param forecast_memory: also where the memory of a card is not known, so that nothing can be refused for it.
+    :param pilot: where no earlier run says how long a step takes, time one call of the denoiser on this machine.
+    :param ask_scheduler: have SLURM look at the script.
     :param fixed: where memory is refused, look for the cheapest change of other keys than these with which it fits; None: do not.
     """
     loaded, gpus = decide_gpus(loaded, task, profile)
@@ -176,34 +194,31 @@ def make_plan(
     if profile.python is None and not profile.setup:
         # Another interpreter or a module load may bring packages that are not here.
         refusals += missing_modules(spec)
-    job = None
-    if profile.launcher == "slurm":
-        try:
-            nodes, tasks = nodes_and_tasks(spec.resources.gpus, profile)
-            job = JobRequest(
-                name=spec.name,
-                nodes=nodes,
-                tasks_per_node=tasks,
-                world_size=spec.resources.gpus,
-                time_min=spec.resources.time_min,
-                signal_lead_s=spec.run.signal_lead_s,
-                array=array,
-            )
-        except ValueError as error:
-            refusals.append(str(error))
+    try:
+        job = _job(spec, profile, array)
+    except ValueError as error:
+        job = None
+        refusals.append(str(error))
     counts = layouts.tiles_per_rank(spec, grid)
     receptive, images = known(spec), checks.image_count(spec, task)
     runs = runs_root(profile.runs)
     disk = disk_of(spec, task, images, receptive, runs)
     refusals += disk.refusals(task)
-    capacity_gib, memory = profile.gpu_memory_gib, None
-    decided = decide_step(spec, task, None if refusals else capacity_gib)
-    if not refusals and (forecast_memory or capacity_gib is not None):
+    card, memory = card_of(profile), None
+    decided = decide_step(spec, task, Card(capacity_gib=None) if refusals else card)
+    allowance: tuple[Choice, ...] = ()
+    if not refusals and (forecast_memory or card.capacity_gib is not None):
         answer = decided.forecast or forecast([decided.request])[0]
-        memory = Memory(request=decided.request, forecast=answer, capacity_gib=capacity_gib)
+        memory = Memory(request=decided.request, forecast=answer, card=card)
+        allowance = (Choice(key=ALLOWANCE_KEY, value=f"{card.allowance:.1%}", reason=card.reason),)
         if memory.refusal is not None:
             able = () if fixed is None else remedies.cheapest_change(loaded.spec, task, profile, fixed)
             refusals.append(memory.refusal + ("" if fixed is None else f"; {remedies.advice(able)}"))
+    sbatch = sbatch_script(profile, job) if job is not None else None
+    said = _scheduler(sbatch) if ask_scheduler and sbatch is not None and not refusals else None
+    refusals += [f"SLURM: {said.words}"] if said is not None and said.accepted is False else []
+    steps = spec.train.steps if task == "train" and spec.train is not None else spec.algorithm.iterations * images
+    step_time, untimed = _step_time(decided.request, profile, counts.most, pilot=pilot and not refusals)
     return Plan(
         task=task,
         spec=spec,
@@ -211,25 +226,60 @@ def make_plan(
         overrides=loaded.overrides,
         fingerprint=fingerprint(replace(loaded.spec, tiling=spec.tiling), task),
         grid=grid,
-        steps=spec.train.steps if task == "train" and spec.train is not None else spec.algorithm.iterations * images,
-        choices=(*gpus, patch, decided.batch, decided.mode),
+        steps=steps,
+        choices=(*gpus, patch, decided.batch, decided.mode, *allowance),
         refusals=tuple(refusals),
         notes=(
-            *_notes(spec, grid, counts),
-            *_solver_notes(spec, task, grid),
-            *_machine_notes(spec, profile),
-            *_memory_notes(memory),
+            *notes.rank_notes(spec, grid, counts),
+            *notes.solver_notes(spec, task, grid),
+            *notes.machine_notes(spec, profile),
+            *notes.memory_notes(memory),
             *advice.sentences(spec, task, grid, counts, receptive),
             *disk.notes(),
             # Without a scheduler nothing is warned in advance.
             *(save_notes(spec, runs) if profile.launcher == "slurm" else ()),
+            *notes.time_notes(step_time, steps, spec, profile),
+            *untimed,
+            *notes.scheduler_notes(said),
         ),
         receptive=receptive,
         disk=disk,
         memory=memory,
+        step_time=step_time,
         job=job,
-        sbatch=sbatch_script(profile, job) if job is not None else None,
+        sbatch=sbatch,
+        scheduler=said,
     )
+
+
+def _job(spec: Spec, profile: ClusterProfile, array: ArrayRequest | None) -> JobRequest | None:
+    """What the scheduler is asked for; None for a local run. Raises ValueError where the ranks do not divide over nodes."""
+    if profile.launcher == "local":
+        return None
+    nodes, tasks = nodes_and_tasks(spec.resources.gpus, profile)
+    return JobRequest(
+        name=spec.name,
+        nodes=nodes,
+        tasks_per_node=tasks,
+        world_size=spec.resources.gpus,
+        time_min=spec.resources.time_min,
+        signal_lead_s=spec.run.signal_lead_s,
+        array=array,
+    )
+
+
+def _step_time(
+    request: Request, profile: ClusterProfile, most_tiles: int, *, pilot: bool
+) -> tuple[StepTime | None, list[str]]:
+    """What earlier runs say, else a pilot where one is wanted; and why that has no answer."""
+    key = step_key(request.spec, request.task, request.max_batch_size, request.checkpoint)
+    found = recorded(key, profile)
+    if found is not None or not pilot:
+        return found, []
+    try:
+        return time_step(request, profile, most_tiles), []
+    except NotTimed as error:
+        return None, [f"the pilot has no answer: {error}"]
 
 
 def _mesh(spec: Spec) -> str:
@@ -237,7 +287,7 @@ def _mesh(spec: Spec) -> str:
     return f" = {replicas} replicas x {each} rank{'s' * (each != 1)}" if replicas > 1 else ""
 
 
-def forecast_all(specs: Sequence[Spec], task: Task, capacity_gib: float | None) -> None:
+def forecast_all(specs: Sequence[Spec], task: Task, profile: ClusterProfile) -> None:
     """Work out in few processes what the plans of these specs will ask of their memory; they then find it kept."""
     able = []
     for spec in specs:
@@ -245,72 +295,15 @@ def forecast_all(specs: Sequence[Spec], task: Task, capacity_gib: float | None) 
         with suppress(PlanRefused):
             decided, _ = decide_patch(freeze_weights(spec))
             able += [] if any(checks.refusals(decided, task)) else [decided]
-    forecast_choices(able, task, capacity_gib)
+    forecast_choices(able, task, card_of(profile))
 
 
-def _memory_notes(memory: Memory | None) -> list[str]:
-    return [memory.note] if memory is not None and memory.note is not None else []
+_JOB_NAME = re.compile(r"^#SBATCH --job-name=.*\n", re.MULTILINE)
 
 
-def _notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
-    notes = []
-    each, operators = spec.resources.ranks_per_replica, checks.operators(spec)
-    if counts.idle:
-        where = "in each replica " if spec.resources.replicas > 1 else ""
-        cause = (
-            f"tiles < {each} ranks; write: resources.gpus={spec.resources.replicas * len(grid)}, or a smaller tiling.patch"
-            if len(grid) < each
-            else "tiles lie in the boxes of the others"
-        )
-        notes.append(f"{counts.idle} of {spec.resources.gpus} ranks have no tile: {where}{len(grid)} {cause}")
-    if spec.resources.layout == "sharded":
-        return notes + _sharded_notes(spec, grid)
-    if operators is not None and operators < spec.resources.gpus:
-        notes.append(
-            f"layout replicated deals whole operators: {operators} operators on {spec.resources.gpus} ranks, "
-            f"{spec.resources.gpus - operators} ranks wait during the data step"
-        )
-    return notes
+def _scheduler(script: str) -> TestOnly:
+    """What SLURM says; members of a sweep that differ in their name alone are asked about once."""
+    return _asked(_JOB_NAME.sub("", script))
 
 
-def _solver_notes(spec: Spec, task: Task, grid: TileGrid) -> list[str]:
-    """Why the bytes per step are not known of an algorithm with a proximal step."""
-    if spec.algorithm.name not in PROXIMAL or spec.resources.ranks_per_replica == 1:
-        return []
-    sent = layouts.bytes_per_normal(spec, task, grid)
-    cost = "" if sent is None else f", {sent / 1e6:.3g} MB per rank and iteration of the solver"
-    return [
-        f"{spec.algorithm.name} solves a linear system in every step{cost}; how many iterations it takes depends on the data, "
-        "so what is sent per step is not known"
-    ]
-
-
-def _sharded_notes(spec: Spec, grid: TileGrid) -> list[str]:
-    if not isinstance(spec.problem.physics, Factory):
-        without = layouts.boxless(spec, grid)
-        return [without] if without else []
-    return [
-        "what the physics of a factory sends in layout sharded is not known; the tiles per rank are those of boxes that may "
-        "be cut anywhere"
-    ]
-
-
-def _machine_notes(spec: Spec, profile: ClusterProfile) -> list[str]:
-    """What a local run should know of this machine."""
-    notes = []
-    cores = len(os.sched_getaffinity(0))
-    if profile.launcher == "local" and spec.resources.gpus > cores:
-        notes.append(
-            f"{spec.resources.gpus} local ranks share {cores} cores, and take about 1 GiB of memory each for libraries"
-        )
-    physics = spec.problem.physics
-    if (
-        isinstance(physics, Denoise)
-        and spec.algorithm.sigma != "noise"
-        and spec.algorithm.sigma < min(physics.noise_std) / 2
-    ):
-        notes.append(
-            f"algorithm.sigma {spec.algorithm.sigma:g} is far below noise_std {min(physics.noise_std):g}: "
-            "little will be removed; write: algorithm.sigma=noise"
-        )
-    return notes
+_asked = lru_cache(maxsize=256)(test_only)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from dptrain.errors import PlanRefused
 from dptrain.plan import checks
+from dptrain.plan.cards import Card, card_of
 from dptrain.plan.choices import Choice
 from dptrain.plan.fitting import MARGIN, lightest
-from dptrain.plan.forecast import ALLOWANCE, GIB, Forecast, Request, forecast
+from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.inputs import freeze_weights
 from dptrain.plan.memory import Memory
 from dptrain.plan.patches import decide_patch
@@ -60,24 +61,25 @@ def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tupl
     spec, able = freeze_weights(loaded.spec), counts(loaded.spec, profile)
     if any(checks.refusals(decide_patch(spec)[0], task)):
         return loaded, ()  # it is refused for that, on however many ranks
-    limit_gib = (1 - MARGIN) * capacity_gib
-    found = fewest(spec, task, able, limit_gib)
+    # With the margin taken off.
+    card = replace(card_of(profile), capacity_gib=(1 - MARGIN) * capacity_gib)
+    found = fewest(spec, task, able, card)
     if found.count is None:
-        raise PlanRefused(f"resources.gpus: fit: {_why_none(found, limit_gib)}")
+        raise PlanRefused(f"resources.gpus: fit: {_why_none(found, card)}")
     decided = replace(loaded.spec, resources=replace(loaded.spec.resources, gpus=found.count))
-    reason = f"fit: {_needs(found, found.count)} of {limit_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
+    reason = f"fit: {_needs(found, found.count, card)} of {card.capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
     below = max((n for n in found.answers if n < found.count), default=None)
-    reason += f"; {_needs(found, below)}" if below is not None else ""
+    reason += f"; {_needs(found, below, card)}" if below is not None else ""
     return replace(loaded, spec=decided, fit_gpus=False), (Choice(key=KEY, value=found.count, reason=reason),)
 
 
-def fewest(spec: Spec, task: Task, able: Sequence[int], limit_gib: float) -> Search:
+def fewest(spec: Spec, task: Task, able: Sequence[int], card: Card) -> Search:
     """Where the step of least memory fits on so many ranks and not on the next smaller number of `able`.
 
     The terms of one forecast say about where to look; from there on the range is cut into four at a time.
 
     :param able: numbers of ranks, ascending.
-    :param limit_gib: for peak and allowance.
+    :param card: what peak and allowance are to fit.
     :raises PlanRefused: where a forecast fails.
     """
     if not able:
@@ -86,10 +88,10 @@ def fewest(spec: Spec, task: Task, able: Sequence[int], limit_gib: float) -> Sea
     wanted = {0}
     while wanted:
         _ask(spec, task, {able[i] for i in wanted}, answers)
-        fitting = [i for i, n in enumerate(able) if n in answers and answers[n].fits(limit_gib)]
+        fitting = [i for i, n in enumerate(able) if n in answers and card.fits(answers[n])]
         high = min(fitting, default=len(able))
         low = max((i for i, n in enumerate(able[:high]) if n in answers), default=-1)
-        wanted = _next(spec, task, able, answers, low, high, limit_gib)
+        wanted = _next(spec, task, able, answers, low, high, card)
     return Search(count=able[high] if high < len(able) else None, answers=answers)
 
 
@@ -100,7 +102,7 @@ def _next(
     answers: Mapping[int, Forecast],
     low: int,
     high: int,
-    limit_gib: float,
+    card: Card,
 ) -> set[int]:
     """Positions to look at next, between `low`, which does not fit, and `high`, which does; none where they are neighbours."""
     between = range(low + 1, high)
@@ -108,7 +110,7 @@ def _next(
         return {between[len(between) * part // 4] for part in (1, 2, 3)} if between else set()
     if not between:
         return set()
-    expected = _expected(request_on(spec, task, able[low]), answers[able[low]], limit_gib)
+    expected = _expected(request_on(spec, task, able[low]), answers[able[low]], card)
     if expected is not None:
         at = next((i for i in between if able[i] >= expected * able[low]), between[-1])
         return {i for i in (at - 1, at, at + 1) if i in between}
@@ -116,11 +118,12 @@ def _next(
     return set(tries)
 
 
-def _expected(request: Request, answer: Forecast, limit_gib: float) -> float | None:
+def _expected(request: Request, answer: Forecast, card: Card) -> float | None:
     """How many times the ranks it should take if what shrinks did so ideally; None: what stays is too large by itself."""
-    memory = Memory(request=request, forecast=answer, capacity_gib=limit_gib)
+    assert card.capacity_gib is not None, "nothing is asked without one"
+    memory = Memory(request=request, forecast=answer, card=card)
     shrinking = sum(memory.terms_gib[term] for term in memory.shrinking)
-    left = limit_gib / ALLOWANCE - (answer.peak_bytes / GIB - shrinking)
+    left = card.capacity_gib / card.factor - (answer.peak_bytes / GIB - shrinking)
     return shrinking / left if left > 0 else None
 
 
@@ -139,15 +142,15 @@ def request_on(spec: Spec, task: Task, gpus: int) -> Request:
     return lightest(decide_patch(on)[0], task)
 
 
-def _needs(found: Search, gpus: int) -> str:
+def _needs(found: Search, gpus: int, card: Card) -> str:
     words = "1 rank needs" if gpus == 1 else f"{gpus} ranks need"
-    return f"{words} {found.answers[gpus].peak_bytes * ALLOWANCE / GIB:.2f} GiB with allowance at least"
+    return f"{words} {card.needs_gib(found.answers[gpus]):.2f} GiB with allowance at least"
 
 
-def _why_none(found: Search, limit_gib: float) -> str:
+def _why_none(found: Search, card: Card) -> str:
     if not found.answers:
         return "the profile can give no number of ranks that resources.replicas divides"
-    return f"no number of ranks fits {limit_gib:.2f} GiB; {_needs(found, max(found.answers))}"
+    return f"no number of ranks fits {card.capacity_gib:.2f} GiB; {_needs(found, max(found.answers), card)}"
 
 
 def _can_be_asked(gpus: int, profile: ClusterProfile) -> bool:

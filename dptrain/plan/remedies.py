@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dptrain.errors import DptrainError
 from dptrain.plan import checks, ranks
+from dptrain.plan.cards import Card, card_of
 from dptrain.plan.fitting import batches, lightest, modes
 from dptrain.plan.forecast import Request, forecast
 from dptrain.plan.inputs import freeze_weights
@@ -36,14 +37,14 @@ def cheapest_change(spec: Spec, task: Task, profile: ClusterProfile, fixed: Coll
     :param fixed: keys that cannot be changed: a sweep's own.
     """
     assert profile.gpu_memory_gib is not None, "nothing is refused for memory on cards that are not known"
-    keys = [key for key in KEYS if key not in fixed]
+    keys, card = [key for key in KEYS if key not in fixed], card_of(profile)
     for key in keys:
-        found, _ = _first(spec, task, profile, (), key)
+        found, _ = _first(spec, task, profile, card, (), key)
         if found is not None:
             return found
     taken: tuple[str, ...] = ()
     for key in keys:
-        found, last = _first(spec, task, profile, taken, key)
+        found, last = _first(spec, task, profile, card, taken, key)
         if found is not None:
             return found
         taken = last
@@ -58,7 +59,7 @@ def advice(changes: Sequence[str]) -> str:
 
 
 def _first(
-    spec: Spec, task: Task, profile: ClusterProfile, taken: tuple[str, ...], key: str
+    spec: Spec, task: Task, profile: ClusterProfile, card: Card, taken: tuple[str, ...], key: str
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """The first value of a key with which it fits, beside changes taken already; and those with the last value of the key."""
     base = spec if not taken else changed(spec, taken)
@@ -69,7 +70,7 @@ def _first(
         tried += [(changes, request)] if request is not None else []
     answers = forecast([request for _, request in tried])
     for (changes, _), answer in zip(tried, answers, strict=True):
-        if answer.fits(profile.gpu_memory_gib):
+        if card.fits(answer):
             return changes, changes
     return None, tried[-1][0] if tried else taken
 

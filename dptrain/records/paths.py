@@ -1,4 +1,4 @@
-"""RunPaths: the only place that knows a file name under a run directory (docs/run-directory.md draws the tree)."""
+"""RunPaths: the only place that knows a file name under a run directory or beside them (docs/run-directory.md draws the tree)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def runs_root(configured: str | None = None) -> Path:
     :param configured: `runs` of the profile.
     """
     return Path(configured or os.environ.get("DPTRAIN_RUNS") or "runs").expanduser().absolute()
+
+
+def calibration_file(root: Path) -> Path:
+    """What runs have needed beside what was forecast of them (`calibration.py`).
+
+    :param root: folder of runs.
+    """
+    return root / "calibration.jsonl"
 
 
 @dataclass(frozen=True)
