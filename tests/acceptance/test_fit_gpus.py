@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dptrain.plan.cards import Card
 from dptrain.plan.fitting import MARGIN
 from dptrain.plan.forecast import forecast
 from dptrain.plan.ranks import decide_gpus, request_on
@@ -34,4 +35,4 @@ def test_the_fewest_ranks_of_a_large_problem(edge: int, card_gib: float, several
     assert choice.value == chosen and (chosen > 1) == several
     near = [n for n in (chosen, chosen - 1) if n > 0]
     answers = forecast([request_on(loaded.spec, "train", n) for n in near])
-    assert [a.fits((1 - MARGIN) * card_gib) for a in answers] == [True, False][: len(near)]
+    assert [Card(capacity_gib=card_gib).fits(a, 1 - MARGIN) for a in answers] == [True, False][: len(near)]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dptrain.plan import forecast as forecasts
+from dptrain.plan.cards import ALLOWANCE, Card
 from dptrain.plan.fitting import MARGIN, batches, decide_step, modes
-from dptrain.plan.forecast import ALLOWANCE, GIB, Request, forecast
+from dptrain.plan.forecast import GIB, Request, forecast
 from dptrain.plan.plan import make_plan
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import parse_spec
@@ -44,7 +45,7 @@ def test_the_fastest_that_fits_is_taken(needs: Needs) -> None:
         (needs["always", 1] * 1.001, "always", 1),
         (needs["always", 1] * 0.999, "always", 1),
     ):
-        decided = decide_step(spec_of(), "train", card)
+        decided = decide_step(spec_of(), "train", Card(capacity_gib=card))
         assert (decided.mode.value, decided.batch.value) == (mode, batch), card
         assert decided.forecast is not None and decided.forecast.error is None
         assert (decided.request.checkpoint, decided.request.max_batch_size) == (mode, batch)
@@ -53,14 +54,14 @@ def test_the_fastest_that_fits_is_taken(needs: Needs) -> None:
 
 
 def test_what_the_spec_says_stays(needs: Needs) -> None:
-    asked = decide_step(spec_of("tiling.checkpoint=always"), "train", 99)
+    asked = decide_step(spec_of("tiling.checkpoint=always"), "train", Card(capacity_gib=99))
     assert (asked.mode.value, asked.mode.reason, asked.batch.value) == ("always", "as the spec says", 2)
-    asked = decide_step(spec_of("tiling.max_batch_size=1"), "train", 99)
+    asked = decide_step(spec_of("tiling.max_batch_size=1"), "train", Card(capacity_gib=99))
     assert (asked.mode.value, asked.batch.value, asked.batch.reason) == ("never", 1, "as the spec says")
 
 
 def test_without_a_card_nothing_is_asked(needs: Needs) -> None:
-    decided = decide_step(spec_of(), "train", None)
+    decided = decide_step(spec_of(), "train", Card(capacity_gib=None))
     assert (decided.mode.value, decided.batch.value, decided.forecast) == ("always", 1, None)
     assert "gpu_memory_gib" in decided.mode.reason and "gpu_memory_gib" in decided.batch.reason
 

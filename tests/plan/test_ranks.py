@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dptrain.errors import PlanRefused, SpecError
+from dptrain.plan.cards import ALLOWANCE
 from dptrain.plan.fitting import MARGIN
-from dptrain.plan.forecast import ALLOWANCE, GIB, forecast
+from dptrain.plan.forecast import GIB, forecast
 from dptrain.plan.plan import make_plan
 from dptrain.plan.ranks import counts, request_on
 from dptrain.spec.cluster import ClusterProfile

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dptrain.plan import remedies
-from dptrain.plan.forecast import ALLOWANCE, GIB, Request, forecast
+from dptrain.plan.cards import ALLOWANCE
+from dptrain.plan.forecast import GIB, Request, forecast
 from dptrain.plan.plan import make_plan
 from dptrain.plan.remedies import KEYS, cheapest_change
 from dptrain.spec.cluster import ClusterProfile
