@@ -51,7 +51,8 @@ def plan_members(
 
     planned: dict[str, PlannedMember] = {}
     members = expand(loaded.spec, task)
-    if profile.gpu_memory_gib is not None:
+    # With `gpus: fit` every member looks for a number of its own.
+    if profile.gpu_memory_gib is not None and not loaded.fit_gpus:
         forecast_all([member.spec for member in members], task, profile)
     for member in members:
         own = replace(loaded, spec=member.spec)

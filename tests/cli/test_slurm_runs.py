@@ -99,6 +99,20 @@ def test_misspelt_partition_is_rejected_with_slurms_words(site: Cli) -> None:
     assert site("doctor").code == 0
 
 
+def test_plan_and_dry_runs_ask_slurm(site: Cli) -> None:
+    spec = site.write("tiny.yaml", TINY)
+    profile(site, "wrong", "partition: mian")
+    accepted = site("plan", spec, "--no-probe")
+    assert accepted.code == 0 and "SLURM: Job " in accepted.out and "to start at" in accepted.out, accepted
+    for words in (("plan", spec, "--no-probe", "--json"), ("infer", spec, "--dry-run")):
+        refused = site(*words, "--cluster", "wrong")
+        assert refused.code == 3 and "SLURM: " in refused.err and "invalid partition" in refused.err
+        if words[0] == "plan":
+            value = json.loads(refused.out)
+            assert value["fits"] is False and value["scheduler"]["accepted"] is False
+    assert find_runs(site.folder / "runs") == [], "a refusal leaves nothing behind"
+
+
 def test_doctor_tries_a_full_node(site: Cli) -> None:
     profile(site, "five", "gpus_per_node: 5")  # a node has four
     done = site("doctor", "--cluster", "five")
