@@ -33,7 +33,7 @@ class TestOnly:
     __test__ = False  # not a test class
 
     accepted: bool | None
-    """None: nobody answered."""
+    """None: nobody answered, or this machine belongs to no cluster."""
     words: str
     """SLURM's own."""
 
@@ -108,7 +108,7 @@ def test_only(script: str, cwd: Path | None = None) -> TestOnly:
     except NoAnswer as error:
         return TestOnly(accepted=None, words=str(error))
     words = "\n".join(line.removeprefix("sbatch: ") for line in answer.words.splitlines())
-    if answer.exit_code != 0 and _UNCLEAR.search(words):
+    if answer.exit_code != 0 and (_UNCLEAR.search(words) or says_no_slurm(words)):
         return TestOnly(accepted=None, words=words)
     return TestOnly(accepted=answer.exit_code == 0, words=words)
 
