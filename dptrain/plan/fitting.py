@@ -6,13 +6,15 @@ keeps or recomputes by the number of batches of a rank, and the step waits for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 from dptrain.geometry.tiles import tile_grid
 from dptrain.plan.cards import Card
 from dptrain.plan.choices import Choice
-from dptrain.plan.forecast import Forecast, Request, forecast
+from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.layouts import tiles_per_rank
 from dptrain.spec.networks import STAGED
 from dptrain.spec.schema import Denoiser, Spec, Task
@@ -21,7 +23,14 @@ MARGIN = 0.05
 """Share of a card that `fit` leaves free: what driver and NCCL take before the first tensor. Values that a spec writes down may use
 it, since they are refused only beyond the card."""
 BATCH_KEY, MODE_KEY = "tiling.max_batch_size", "tiling.checkpoint"
+LIKELY_MODES = 2
+"""Modes asked about at first: where one of them fits the rest need not be."""
 NOT_ASKED = "the card's memory is not known (gpu_memory_gib of the profile)"
+
+
+_Found = TypeVar("_Found")
+_Search: TypeAlias = Generator[Sequence[Request], list[Forecast], _Found]
+"""Yields requests, is sent their answers, and ends with what it looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,33 +74,48 @@ def fits_with_margin(answer: Forecast, card: Card) -> bool:
     return card.fits(answer, 1 - MARGIN) is True
 
 
-def mode_requests(spec: Spec, task: Task) -> list[Request]:
-    """What deciding the mode takes: each with the smallest batch; nothing where there is one mode."""
-    able = modes(spec, task)
-    return [_request(spec, task, mode, batches(spec)[-1]) for mode in able] if len(able) > 1 else []
-
-
-def batch_requests(spec: Spec, task: Task, mode: str) -> list[Request]:
-    """What deciding the batch takes, once the mode is; nothing where there is one size."""
-    able = batches(spec)
-    return [_request(spec, task, mode, batch) for batch in able] if len(able) > 1 else []
-
-
 def decide_step(spec: Spec, task: Task, card: Card) -> Decided:
     """The mode, then the batch; forecasts are asked for where there is a choice and the card is known.
 
     :param spec: with a decided patch.
     :param card: without a capacity `fit` is what needs the least memory (`always`, one tile).
     """
+    (decided,) = _together([_decide(spec, task, card)])
+    return decided
+
+
+def forecast_choices(specs: Sequence[Spec], task: Task, card: Card) -> None:
+    """Have everything in the cache that `decide_step` and the plans of these specs ask, in few processes."""
+    forecast([decided.request for decided in _together([_decide(spec, task, card) for spec in specs])])
+
+
+def _together(searches: Sequence[_Search[Decided]]) -> list[Decided]:
+    """Answer several searches: what they want to know at a time is asked at once."""
+    ends: dict[int, Decided] = {}
+    # What a search is told next; nothing at its start.
+    told: dict[int, list[Forecast] | None] = dict.fromkeys(range(len(searches)))
+    while told:
+        asked: dict[int, Sequence[Request]] = {}
+        for i, answers in told.items():
+            try:
+                asked[i] = next(searches[i]) if answers is None else searches[i].send(answers)
+            except StopIteration as end:
+                ends[i] = end.value
+        fresh = iter(forecast([request for requests in asked.values() for request in requests]))
+        told = {i: list(islice(fresh, len(requests))) for i, requests in asked.items()}
+    return [ends[i] for i in range(len(searches))]
+
+
+def _decide(spec: Spec, task: Task, card: Card) -> _Search[Decided]:
     if card.capacity_gib is None:
         return _least(spec, task)
-    mode, answer = _first(mode_requests(spec, task), card, MODE_KEY)
+    mode, answer = yield from _find_mode(spec, task, card)
     if mode is None:
         mode = _only_mode(spec, task)
     elif answer is not None and answer.error is not None:
         request = lightest(spec, task)
         return Decided(batch=_batch(spec, request, ""), mode=mode, request=request, forecast=answer)
-    batch, found = _first(batch_requests(spec, task, str(mode.value)), card, BATCH_KEY)
+    batch, found = yield from _find_batch(spec, task, str(mode.value), card)
     size = batches(spec)[-1] if batch is None else int(batch.value)
     request = _request(spec, task, str(mode.value), size)
     reason = "fit: no rank has more than one tile"
@@ -100,42 +124,72 @@ def decide_step(spec: Spec, task: Task, card: Card) -> Decided:
     )
 
 
-def forecast_choices(specs: Sequence[Spec], task: Task, card: Card) -> None:
-    """Have everything in the cache that `decide_step` and the plans of these specs ask, in few processes."""
-    if card.capacity_gib is not None:
-        forecast([request for spec in specs for request in mode_requests(spec, task)])
-        modes_taken = [
-            str(mode.value) if mode is not None else modes(spec, task)[-1]
-            for spec in specs
-            for mode, _ in [_first(mode_requests(spec, task), card, MODE_KEY)]
-        ]
-        forecast([r for spec, mode in zip(specs, modes_taken, strict=True) for r in batch_requests(spec, task, mode)])
-    forecast([decide_step(spec, task, card).request for spec in specs])
-
-
-def _first(requests: Sequence[Request], card: Card, key: str) -> tuple[Choice | None, Forecast | None]:
-    """The first request that fits, or the last, and why; nothing of no requests."""
-    if not requests:
+def _find_mode(spec: Spec, task: Task, card: Card) -> _Search[tuple[Choice | None, Forecast | None]]:
+    """The fastest mode that fits with the smallest batch, or the last; nothing where there is one mode."""
+    able = [_request(spec, task, mode, batches(spec)[-1]) for mode in modes(spec, task)]
+    if len(able) == 1:
         return None, None
-    answers = forecast(requests)
-    fitting = (i for i, answer in enumerate(answers) if fits_with_margin(answer, card))
-    at = next(fitting, None)
-    taken = len(requests) - 1 if at is None else at
-    request, answer = requests[taken], answers[taken]
-    reason = _reason(requests, answers, at, card, key)
-    return Choice(key=key, value=_value(request, key), reason=reason), answer
+    answers: list[Forecast] = yield able[:LIKELY_MODES]
+    if not any(fits_with_margin(answer, card) for answer in answers):
+        answers = answers + (yield able[LIKELY_MODES:])
+    known = dict(enumerate(answers))
+    return _choice(able, known, next((i for i in known if fits_with_margin(known[i], card)), None), card, MODE_KEY)
 
 
-def _reason(requests: Sequence[Request], answers: Sequence[Forecast], at: int | None, card: Card, key: str) -> str:
+def _find_batch(spec: Spec, task: Task, mode: str, card: Card) -> _Search[tuple[Choice | None, Forecast | None]]:
+    """The largest batch that fits, or the smallest; nothing where there is one size.
+
+    The smallest one's forecast says about which it is; what is not next to it is not asked for.
+    """
+    able = [_request(spec, task, mode, batch) for batch in batches(spec)]
+    if len(able) == 1:
+        return None, None
+    known: dict[int, Forecast] = {}
+    wanted = [len(able) - 1]
+    while wanted:
+        answers = yield [able[i] for i in wanted]
+        known |= dict(zip(wanted, answers, strict=True))
+        at = min((i for i, answer in known.items() if fits_with_margin(answer, card)), default=None)
+        if at is None:
+            break
+        between = range(max((i for i in known if i < at), default=-1) + 1, at)
+        if len(known) == 1:
+            near = _expected_place(able, known[at], card)
+            wanted = [i for i in (near - 1, near) if i in between]
+        else:
+            wanted = [between[len(between) // 2]] if between else []
+    return _choice(able, known, at, card, BATCH_KEY)
+
+
+def _expected_place(able: Sequence[Request], smallest: Forecast, card: Card) -> int:
+    """Which batch should just fit if the memory of tiles grew with their number and nothing else did."""
     assert card.capacity_gib is not None, "nothing is asked without one"
+    size = able[-1].max_batch_size
+    each = smallest.terms[smallest.phase].get("tile_batch", 0) / size
+    left = (1 - MARGIN) * card.capacity_gib * GIB / card.factor - smallest.peak_bytes
+    return next((i for i, r in enumerate(able[:-1]) if (r.max_batch_size - size) * each <= left), len(able) - 2)
+
+
+def _choice(
+    able: Sequence[Request], known: Mapping[int, Forecast], at: int | None, card: Card, key: str
+) -> tuple[Choice, Forecast]:
+    """The request that fits, or the last, and why.
+
+    :param able: from what needs the most memory on.
+    :param known: by place in `able`; what stands before the first that fits too.
+    :param at: the place of the first that fits; None: none does.
+    """
+    assert card.capacity_gib is not None, "nothing is asked without one"
+    taken = len(able) - 1 if at is None else at
     limit = f"{(1 - MARGIN) * card.capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
-    if answers[-1].error is not None and at is None:
-        return "fit: the least memory; it could not be forecast"
-    needs = [_needs(request, answer, card, key) for request, answer in zip(requests, answers, strict=True)]
-    if at is None:
-        return f"fit: the least memory, but {needs[-1]}, more than {limit}"
-    before = f"; {needs[at - 1]}" if at > 0 else ""
-    return f"fit: {needs[at]} of {limit}{before}"
+    if at is None and known[taken].error is not None:
+        reason = "fit: the least memory; it could not be forecast"
+    elif at is None:
+        reason = f"fit: the least memory, but {_needs(able[taken], known[taken], card, key)}, more than {limit}"
+    else:
+        before = f"; {_needs(able[at - 1], known[at - 1], card, key)}" if at > 0 else ""
+        reason = f"fit: {_needs(able[at], known[at], card, key)} of {limit}{before}"
+    return Choice(key=key, value=_value(able[taken], key), reason=reason), known[taken]
 
 
 def _needs(request: Request, answer: Forecast, card: Card, key: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,18 @@ import pytest
 from dptrain.plan.disk import disk_of
 from dptrain.plan.receptive import IDENTITY
 from dptrain.spec.load import load_spec
+from tests.cli.cli import Cli
 from tests.local_runs import events, finish, running
+
+
+LARGE = """
+name: large
+problem: {image_size: [4096, 4096], data: {source: synthetic}}
+denoiser: {name: drunet, weights: random}
+algorithm: {iterations: 5}
+tiling: {patch: 512, halo: 32, max_batch_size: 4, checkpoint: never}
+train: {steps: 100, images: 8}
+"""
 
 
 @pytest.mark.parametrize("layout", ["replicated", "sharded"])
@@ -24,6 +37,24 @@ def test_ranks_work_on_the_tiles_of_a_fitted_patch(
     assert load_spec(run.spec).spec.tiling.patch == 32
     executed = [set(events(run, rank, "final")[0]["tiles"]) for rank in range(3)]
     assert [len(tiles) for tiles in executed] == [3, 3, 3] and set.union(*executed) == set(range(9))
+
+
+def test_what_a_refusal_prints_passes_plan(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    profiles = tmp_path / "config" / "dptrain" / "clusters"
+    profiles.mkdir(parents=True)
+    (profiles / "gpus.yaml").write_text("launcher: slurm\ngpus_per_node: 4\ngpu_memory_gib: 16\npartition: gpu\n")
+    spec = cli.write("large.yaml", LARGE)
+    refused = cli("train", spec, "--cluster", "gpus", timeout_s=600)
+    assert refused.code == 3 and "the largest term is" in refused.err and not (tmp_path / "runs").exists()
+    changes = re.findall(r"--set \S+", refused.err)
+    assert changes, refused.err
+    print(refused.err.strip().splitlines()[-1])
+    words = [word for change in changes for word in change.split()]
+    planned = cli("plan", spec, "--cluster", "gpus", *words, "--json", timeout_s=600)
+    value = json.loads(planned.out)
+    print(f"with {' '.join(changes)}: {value['memory']['peak_gib']:.2f} GiB, fits {value['fits']}")
+    assert planned.code == 0 and value["fits"] is True
 
 
 def test_saves_take_the_bytes_that_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
