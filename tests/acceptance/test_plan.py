@@ -15,7 +15,6 @@ from dptrain.spec.load import load_spec
 from tests.cli.cli import Cli
 from tests.local_runs import events, finish, running
 
-
 LARGE = """
 name: large
 problem: {image_size: [4096, 4096], data: {source: synthetic}}
