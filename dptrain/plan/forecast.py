@@ -28,6 +28,8 @@ from dptrain.spec.schema import Factory, Spec, Task
 GIB = 2**30
 CPU_LIMIT_S = 300
 """Processor time of one answer."""
+LIBRARIES_S = 20
+"""Processor time until the first."""
 PATIENCE = 6
 """Time that passes over processor time, before a process that sleeps is given up."""
 MEMORY_LIMIT_GIB = 0.75
@@ -142,14 +144,14 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
     # On one thread and without GPUs: this may be a login node.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-P", "-m", "dptrain.engine.forecast"]
-    limit_s = PATIENCE * CPU_LIMIT_S * len(requests)
+    limit_s = PATIENCE * (LIBRARIES_S + CPU_LIMIT_S * len(requests))
     try:
         done = subprocess.run(
             command, input=json.dumps(asked), capture_output=True, text=True, check=False, env=env, timeout=limit_s
         )
         answers: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return [{"error": f"no answer within {limit_s} s"}] * len(requests)
+        return [{"error": f"no answer within {limit_s:g} s"}] * len(requests)
     except (IndexError, ValueError):
         words = done.stderr.strip().splitlines()
         reason = words[-1] if words else f"exit code {done.returncode}"

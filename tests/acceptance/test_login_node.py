@@ -43,9 +43,8 @@ def plan(cli: Cli, spec: Path) -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(("batch", "mode"), [("1", "always"), ("fit", "fit")])
 @pytest.mark.parametrize("layout", ["replicated", "sharded"])
-@pytest.mark.parametrize(("edge", "gpus"), [(8192, 64), (4096, 1)])
+@pytest.mark.parametrize(("edge", "gpus", "batch", "mode"), [(8192, 64, "1", "always"), (4096, 1, "fit", "fit")])
 def test_a_plan_of_a_large_problem(tmp_path: Path, edge: int, gpus: int, layout: str, batch: str, mode: str) -> None:
     cli = Cli(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
     profiles = tmp_path / "config" / "dptrain" / "clusters"

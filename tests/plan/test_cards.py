@@ -86,7 +86,8 @@ def test_old_runs_are_forgotten(runs: Path) -> None:
 
 
 def test_plan_decides_with_it_and_says_so(runs: Path) -> None:
-    loaded = parse_spec(TINY, "tiny.yaml", Path.cwd())
+    # With nothing to decide, one forecast is all.
+    loaded = parse_spec(TINY, "tiny.yaml", Path.cwd(), ("tiling.checkpoint=always", "tiling.max_batch_size=1"))
     plan = make_plan(loaded, "train", SITE)
     (choice,) = [c for c in plan.choices if c.key == "memory.allowance"]
     assert choice.value == "13.0%" and "the default" in choice.reason

@@ -126,6 +126,6 @@ def test_weights_that_are_missing_are_said() -> None:
 
 def test_threads_are_those_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert [threads(LOCAL, n) for n in (1, 3, 16)] == [8, 2, 1]
     assert [threads(replace(SLURM, cpus_per_task=n), 4) for n in (1, 4, 64)] == [1, 4, 8]
