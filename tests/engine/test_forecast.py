@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.fake_ranks import fake_rank
-from dptrain.engine.forecast import answer, forecast
+from dptrain.engine.forecast import answer, forecast, heaviest_rank
 from dptrain.engine.step_memory import measure_steps
 from dptrain.geometry.boxes import cells, split_boxes
 from dptrain.spec.load import dump_spec
 from dptrain.spec.schema import Algorithm, Denoiser, Inpaint, Problem, Resources, Spec, Task, Tiling, Train
-from tests.engine.forecasts import PLANE, VOLUME, check, on
+from tests.engine.forecasts import PLANE, VOLUME, check, measured_peak, on
 from tests.ranks import RankPool
 
 LARGE = Spec(
@@ -31,7 +32,8 @@ LARGE = Spec(
 
 
 @pytest.mark.parametrize(("spec", "layout", "world_size", "task", "batch", "mode"), [
-    (PLANE, "sharded", 3, "train", 2, "always"),
+    # One rank of three tiles recomputes, three of two keep.
+    (PLANE, "sharded", 4, "train", 2, "auto"),
     (PLANE, "replicated", 2, "train", 1, "always"),
     (VOLUME, "replicated", 2, "train", 2, "never"),
     (replace(VOLUME, problem=replace(VOLUME.problem, physics=Inpaint())), "sharded", 2, "infer", 3, "never"),
@@ -40,6 +42,24 @@ def test_forecast_is_what_real_ranks_measure(
     ranks: RankPool, spec: Spec, layout: str, world_size: int, task: Task, batch: int, mode: str
 ) -> None:
     check(ranks, on(spec, layout, world_size), task, batch, mode)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", ["drs", "admm", "hqs"])
+def test_a_solver_of_deepinvs_needs_the_same_for_any_number_of_iterations(ranks: RankPool, name: Any) -> None:
+    spec = replace(on(PLANE, "replicated", 2), algorithm=Algorithm(name=name, iterations=4))
+    real = ranks.run(2, measured_peak, spec, "infer", 2, "never")
+    made, worst = forecast(spec, "infer", max_batch_size=2, checkpoint="never"), max(peak for peak, _ in real)
+    print(f"replicated 2 infer {name}: {max(made['peaks'].values())} forecast, {worst} measured")
+    assert max(made["peaks"].values()) == pytest.approx(worst, rel=0.01)
+
+
+def test_the_rank_that_keeps_is_heavier_than_the_one_that_recomputes() -> None:
+    spec = on(PLANE, "sharded", 4)
+    busiest = heaviest_rank(spec, "train", 2, "always")
+    assert heaviest_rank(spec, "train", 1, "auto") == heaviest_rank(spec, "train", 3, "never") == busiest
+    assert heaviest_rank(spec, "train", 2, "auto") != busiest, "it has three tiles, two batches, and keeps nothing"
+    assert heaviest_rank(spec, "infer", 2, "auto") == heaviest_rank(spec, "infer", 2, "never") == busiest
 
 
 @pytest.mark.acceptance
@@ -117,5 +137,7 @@ def test_what_cannot_be_forecast_says_why(tmp_path: Path) -> None:
     request = {"task": "infer", "max_batch_size": 1, "checkpoint": "never"}
     assert "depends on numbers" in answer({**request, "spec": text[:start] + mine + text[stop:]})["error"]
     missing = mine.replace("mine:made", "mine:gone")
+    unrolled = dump_spec(replace(on(PLANE, "replicated", 2), algorithm=Algorithm(name="admm")))
+    assert "layout sharded keeps none" in answer({**request, "task": "train", "spec": unrolled})["error"]
     assert "no function 'gone'" in answer({**request, "spec": text[:start] + missing + text[stop:]})["error"]
     assert answer({**request, "spec": text})["peaks"].keys() == {"forward"}, "the next request is not touched"
