@@ -11,8 +11,9 @@ import pytest
 
 from dptrain.plan.disk import disk_of
 from dptrain.plan.receptive import IDENTITY
+from dptrain.records.index import find_runs
 from dptrain.spec.load import load_spec
-from tests.cli.cli import Cli
+from tests.cli.cli import TINY, Cli
 from tests.local_runs import events, finish, running
 
 LARGE = """
@@ -54,6 +55,26 @@ def test_what_a_refusal_prints_passes_plan(tmp_path: Path) -> None:
     value = json.loads(planned.out)
     print(f"with {' '.join(changes)}: {value['memory']['peak_gib']:.2f} GiB, fits {value['fits']}")
     assert planned.code == 0 and value["fits"] is True
+
+
+def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    profiles = tmp_path / "config" / "dptrain" / "clusters"
+    profiles.mkdir(parents=True)
+    (profiles / "here.yaml").write_text("launcher: local\ngpus_per_node: 2\ngpu_memory_gib: 4\n")
+    text = (
+        TINY.replace("gpus: 2", "gpus: 1")
+        + "cluster: here\nsweep: {problem.image_size: [[32, 32], [48, 48], [64, 64]]}\n"
+    )
+    spec = cli.write("tiny.yaml", text)
+    assert cli("sweep", spec, timeout_s=600).code == 0
+    reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
+    assert "stored for plan: 3 runs" in reported.err and len(json.loads(reported.out)) == 3
+    value = json.loads(cli("plan", spec, "--set", "problem.image_size=[48, 48]", "--no-probe", "--json").out)
+    (choice,) = [c for c in value["choices"] if c["key"] == "memory.allowance"]
+    print(f"memory.allowance = {choice['value']}: {choice['reason']}; step {value['step_time_s']} s")
+    assert "3 runs on cpu" in choice["reason"] and value["memory"]["allowance_factor"] == pytest.approx(1, abs=0.01)
+    assert value["step_time_s"] > 0 and value["gpu_hours"] == pytest.approx(value["step_time_s"] * 2 / 3600)
 
 
 def test_saves_take_the_bytes_that_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
