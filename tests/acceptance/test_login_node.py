@@ -58,7 +58,8 @@ def test_a_plan_of_a_large_problem(tmp_path: Path, edge: int, gpus: int, layout:
     print(
         f"{edge}^2 on {gpus}, {layout}, batch {batch} -> {made['max_batch_size']}, checkpoint {mode} -> {made['checkpoint']}: "
         f"{first['seconds']:.1f} s ({first['cpu_s']:.1f} s of CPU), largest process {first['peak_bytes'] / 1e9:.2f} GB; "
-        f"again {again['seconds']:.2f} s; peak {made['memory']['peak_gib']:.2f} GiB, fits {made['fits']}"
+        f"again {again['seconds']:.2f} s ({again['cpu_s']:.2f} s of CPU); peak {made['memory']['peak_gib']:.2f} GiB, fits {made['fits']}"
     )
-    assert made["memory"]["peak_gib"] > 0 and json.loads(again["out"]) == made
+    repeated = json.loads(again["out"])
+    assert made["memory"]["peak_gib"] > 0 and all(repeated[key] == made[key] for key in ("memory", "choices"))
     assert max(first["peak_bytes"], again["peak_bytes"]) <= MOST_BYTES
