@@ -17,7 +17,8 @@ from dptrain.spec.load import parse_spec
 from dptrain.spec.sweep import expand
 from tests.local_runs import TINY
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(3000)]
+"""Seconds of a quiet machine, many minutes of one that others use too."""
 
 LARGE = """
 name: large

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.cli import Cli
 
+pytestmark = pytest.mark.timeout(3000)
 LARGE = """
 name: large
 problem: {image_size: [EDGE, EDGE], data: {source: synthetic}}

@@ -39,24 +39,26 @@ def test_ranks_work_on_the_tiles_of_a_fitted_patch(
     assert [len(tiles) for tiles in executed] == [3, 3, 3] and set.union(*executed) == set(range(9))
 
 
+@pytest.mark.timeout(3000)
 def test_what_a_refusal_prints_passes_plan(tmp_path: Path) -> None:
     cli = Cli(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
     profiles = tmp_path / "config" / "dptrain" / "clusters"
     profiles.mkdir(parents=True)
     (profiles / "gpus.yaml").write_text("launcher: slurm\ngpus_per_node: 4\ngpu_memory_gib: 16\npartition: gpu\n")
     spec = cli.write("large.yaml", LARGE)
-    refused = cli("train", spec, "--cluster", "gpus", timeout_s=600)
+    refused = cli("train", spec, "--cluster", "gpus", timeout_s=2000)
     assert refused.code == 3 and "the largest term is" in refused.err and not (tmp_path / "runs").exists()
     changes = re.findall(r"--set \S+", refused.err)
     assert changes, refused.err
     print(refused.err.strip().splitlines()[-1])
     words = [word for change in changes for word in change.split()]
-    planned = cli("plan", spec, "--cluster", "gpus", *words, "--json", timeout_s=600)
+    planned = cli("plan", spec, "--cluster", "gpus", *words, "--json", timeout_s=2000)
     value = json.loads(planned.out)
     print(f"with {' '.join(changes)}: {value['memory']['peak_gib']:.2f} GiB, fits {value['fits']}")
     assert planned.code == 0 and value["fits"] is True
 
 
+@pytest.mark.timeout(3000)
 def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     profiles = tmp_path / "config" / "dptrain" / "clusters"
@@ -67,7 +69,7 @@ def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
         + "cluster: here\nsweep: {problem.image_size: [[32, 32], [48, 48], [64, 64]]}\n"
     )
     spec = cli.write("tiny.yaml", text)
-    assert cli("sweep", spec, timeout_s=600).code == 0
+    assert cli("sweep", spec, timeout_s=2000).code == 0
     reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
     assert "stored for plan: 3 runs" in reported.err and len(json.loads(reported.out)) == 3
     value = json.loads(cli("plan", spec, "--set", "problem.image_size=[48, 48]", "--no-probe", "--json").out)
