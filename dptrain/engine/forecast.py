@@ -36,7 +36,7 @@ from dptrain.engine.problems import build_physics
 from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.step_memory import StepMemory, measure_steps
 from dptrain.errors import DptrainError, UsageError
-from dptrain.geometry.boxes import cells
+from dptrain.geometry.boxes import Box, cells, clip
 from dptrain.geometry.dealing import deal_tiles
 from dptrain.geometry.tiles import tile_grid
 from dptrain.spec.load import parse_spec
@@ -95,12 +95,18 @@ def heaviest_rank(spec: Spec, task: Task, max_batch_size: int, checkpoint: str) 
     dealing = deal_tiles(grid, owned)
     tiles = [len(of_rank) for of_rank in dealing.tiles]
 
+    windows: list[Box] = [tuple((axis.start, axis.stop) for axis in tile) for tile in grid.tiles()]
+    # Of a window that is reflected both stay for the backward pass: what it was and what it became.
+    reflected = [cells(clip(box, shape)) if clip(box, shape) != box else 0 for box in windows]
+
     def load(rank: int) -> tuple[int, int]:
         blocks = [box for block in dealing.blocks[rank] for box in (block.window, block.core)]
         pixels = sum(cells(box) for box in (owned[rank], *wanted[rank], *blocks))
         one_batch = tiles[rank] <= max_batch_size
-        keeps = task == "train" and (checkpoint == "never" or (checkpoint == "auto" and one_batch))
-        return tiles[rank] * spec.algorithm.iterations if keeps else min(tiles[rank], max_batch_size), pixels
+        if task == "infer" or checkpoint not in ("never", "auto") or (checkpoint == "auto" and not one_batch):
+            return min(tiles[rank], max_batch_size), pixels
+        twice = sum(reflected[tile] for tile in dealing.tiles[rank])
+        return tiles[rank] * spec.algorithm.iterations, pixels + twice * spec.algorithm.iterations
 
     return max(range(ranks), key=load)
 

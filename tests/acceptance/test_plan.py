@@ -72,7 +72,8 @@ def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
     assert cli("sweep", spec, timeout_s=2000).code == 0
     reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
     assert "stored for plan: 3 runs" in reported.err and len(json.loads(reported.out)) == 3
-    value = json.loads(cli("plan", spec, "--set", "problem.image_size=[48, 48]", "--no-probe", "--json").out)
+    alone = ("--set", "sweep=null", "--set", "problem.image_size=[48, 48]")
+    value = json.loads(cli("plan", spec, *alone, "--no-probe", "--json").out)
     (choice,) = [c for c in value["choices"] if c["key"] == "memory.allowance"]
     print(f"memory.allowance = {choice['value']}: {choice['reason']}; step {value['step_time_s']} s")
     assert "3 runs on cpu" in choice["reason"] and value["memory"]["allowance_factor"] == pytest.approx(1, abs=0.01)
