@@ -60,14 +60,11 @@ def test_what_a_refusal_prints_passes_plan(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(3000)
 def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
-    cli = Cli(tmp_path)
+    cli = Cli(tmp_path, DPTRAIN_CLUSTER="here")
     profiles = tmp_path / "config" / "dptrain" / "clusters"
     profiles.mkdir(parents=True)
     (profiles / "here.yaml").write_text("launcher: local\ngpus_per_node: 2\ngpu_memory_gib: 4\n")
-    text = (
-        TINY.replace("gpus: 2", "gpus: 1")
-        + "cluster: here\nsweep: {problem.image_size: [[32, 32], [48, 48], [64, 64]]}\n"
-    )
+    text = TINY.replace("gpus: 2", "gpus: 1") + "sweep: {problem.image_size: [[32, 32], [48, 48], [64, 64]]}\n"
     spec = cli.write("tiny.yaml", text)
     assert cli("sweep", spec, timeout_s=2000).code == 0
     reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
