@@ -23,8 +23,9 @@ FEWEST = 3
 """Runs of different size that it takes to believe a factor."""
 NEWEST = 20
 """Runs that are looked at: drivers and libraries change."""
-SMALLEST_BYTES = 2**28
-"""On a GPU smaller forecasts are left out: beside them stand workspaces of a fixed size, which say nothing of a full card."""
+SMALLEST_BYTES = {CPU: 2**20}
+SMALLEST_ON_GPU_BYTES = 2**28
+"""Smaller forecasts are left out: beside them stand things of a fixed size, on a GPU workspaces, which say nothing of a full card."""
 LEAST, MOST = 0.9, 1.5
 """A factor outside is not believed. Below 1 it is taken for 1."""
 
@@ -76,15 +77,14 @@ def _factor(measured: Sequence[Measured], cluster: str, root: Path) -> tuple[flo
 
 def _of_kind(measured: Sequence[Measured], card: str, root: Path) -> tuple[float, str]:
     pairs = [(m.measured_bytes, m.forecast_bytes) for m in measured if m.card == card]
-    smallest = 1 if card == CPU else SMALLEST_BYTES
+    smallest = SMALLEST_BYTES.get(card, SMALLEST_ON_GPU_BYTES)
     usable = [(most, made) for most, made in pairs if most is not None and made is not None and made >= smallest][
         -NEWEST:
     ]
     sizes = len({made for _, made in usable})
     if sizes < FEWEST:
-        least = "" if card == CPU else f" of at least {SMALLEST_BYTES / GIB:g} GiB"
         return ALLOWANCE, (
-            f"the default: {calibration_file(root)} has {sizes} of the {FEWEST} forecasts of different size{least} on {card} "
+            f"the default: {calibration_file(root)} has {sizes} of the {FEWEST} forecasts of different size, of {smallest / 2**20:g} MiB or more, on {card} "
             "that a factor takes"
         )
     found = max(most / made for most, made in usable)

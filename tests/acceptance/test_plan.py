@@ -64,16 +64,16 @@ def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
     profiles = tmp_path / "config" / "dptrain" / "clusters"
     profiles.mkdir(parents=True)
     (profiles / "here.yaml").write_text("launcher: local\ngpus_per_node: 2\ngpu_memory_gib: 4\n")
-    text = TINY.replace("gpus: 2", "gpus: 1") + "sweep: {problem.image_size: [[32, 32], [48, 48], [64, 64]]}\n"
+    text = TINY.replace("gpus: 2", "gpus: 1") + "sweep: {problem.image_size: [[192, 192], [256, 256], [320, 320]]}\n"
     spec = cli.write("tiny.yaml", text)
     assert cli("sweep", spec, timeout_s=2000).code == 0
     reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
     assert "stored for plan: 3 runs" in reported.err and len(json.loads(reported.out)) == 3
-    alone = ("--set", "sweep=null", "--set", "problem.image_size=[48, 48]")
+    alone = ("--set", "sweep=null", "--set", "problem.image_size=[256, 256]")
     value = json.loads(cli("plan", spec, *alone, "--no-probe", "--json").out)
     (choice,) = [c for c in value["choices"] if c["key"] == "memory.allowance"]
     print(f"memory.allowance = {choice['value']}: {choice['reason']}; step {value['step_time_s']} s")
-    assert "3 runs on cpu" in choice["reason"] and value["memory"]["allowance_factor"] == pytest.approx(1, abs=0.01)
+    assert "3 runs on cpu" in choice["reason"] and 1 <= value["memory"]["allowance_factor"] < 1.2
     assert value["step_time_s"] > 0 and value["gpu_hours"] == pytest.approx(value["step_time_s"] * 2 / 3600)
 
 
