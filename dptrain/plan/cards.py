@@ -83,10 +83,8 @@ def _of_kind(measured: Sequence[Measured], card: str, root: Path) -> tuple[float
     ]
     sizes = len({made for _, made in usable})
     if sizes < FEWEST:
-        return ALLOWANCE, (
-            f"the default: {calibration_file(root)} has {sizes} of the {FEWEST} forecasts of different size, of {smallest / 2**20:g} MiB or more, on {card} "
-            "that a factor takes"
-        )
+        asked = f"{FEWEST} forecasts of different size, of {smallest / 2**20:g} MiB or more, that a factor takes"
+        return ALLOWANCE, f"the default: {calibration_file(root)} has {sizes} on {card} of the {asked}"
     found = max(most / made for most, made in usable)
     runs = f"{len(usable)} runs on {card} in {calibration_file(root)}"
     if not LEAST <= found <= MOST:

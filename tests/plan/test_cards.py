@@ -48,7 +48,7 @@ def test_without_records_the_default_and_why(runs: Path) -> None:
     assert card.reason.startswith("the default: ") and "no run of cluster site" in card.reason
     write(runs, (1, 1.2), (2, 2.4))
     write(runs, (3, 3.6), cluster="elsewhere", card="H200")
-    assert card_of(SITE).factor == ALLOWANCE and "2 of the 3 forecasts" in card_of(SITE).reason
+    assert card_of(SITE).factor == ALLOWANCE and "has 2 on V100 of the 3 forecasts" in card_of(SITE).reason
 
 
 def test_the_largest_factor_of_enough_runs_on_the_kind(runs: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_largest_factor_of_enough_runs_on_the_kind(runs: Path) -> None:
 
 def test_runs_of_one_size_and_small_ones_on_a_gpu_are_no_evidence(runs: Path) -> None:
     write(runs, (1, 1.05), (1, 1.06), (1, 1.07), (0.1, 0.15), (0.2, 0.3))
-    assert card_of(SITE).factor == ALLOWANCE and "1 of the 3" in card_of(SITE).reason
+    assert card_of(SITE).factor == ALLOWANCE and "has 1 on V100" in card_of(SITE).reason
     write(runs, (0.1, 0.1), (0.2, 0.2), (0.3, 0.3), card="cpu", cluster="here")
     assert card_of(ClusterProfile(name="here", launcher="local")).factor == 1
 
