@@ -52,7 +52,8 @@ def run(session: Session) -> set[int]:
         for index in range(start[0], len(images)):
             first = start[1] if index == start[0] else 0
             # The number first: two files may have one name.
-            sample = images[index]
+            with session.meter.paused():
+                sample = images[index]
             label = f"-{index:04d}-{sample.name}" if len(images) > 1 else ""
             records, state = _one_image(session, built, sample, label, index, first, records, state), None
     psnr = [sum(values) / len(values) for values in zip(*(r.psnr_db for r in records), strict=True)]
