@@ -122,7 +122,9 @@ def _tracked(spec: Spec, task: Task, built: Built, batch: Batch, meter: TermMete
     with meter.terms.tagged(WEIGHTS):
         meter.watch(algorithm.network)
     with meter.terms.tagged(DATA):
-        meter.watch(algorithm, batch.truth, batch.measured)
+        # A reconstruction holds the measurements of its image until its end.
+        held = built.physics.measure(batch.truth) if task == "infer" and not algorithm.holds_whole else []
+        meter.watch(algorithm, batch.truth, batch.measured, held)
     with patch.object(Exchange, "_send", meter.tagged(EXCHANGE, Exchange._send)), meter.tracking():
         return _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
 
