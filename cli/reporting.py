@@ -65,12 +65,15 @@ def report(
     paths: Sequence[RunPaths], *, csv: Path | None, parquet: Path | None, html: Path | None, as_json: bool
 ) -> None:
     """The rows of the runs where they are asked for: printed, or in files."""
+    from dptrain.report.measured import remember
     from dptrain.report.rows import row_of
     from dptrain.report.tables import to_csv, write_csv, write_parquet
 
     if len(paths) >= MANY:
         note(f"reading {len(paths)} runs")
     runs = read(paths)
+    for text in remember([run.paths for run in runs], [run.status for run in runs]):
+        note(text)
     rows = [row_of(run) for run in runs]
     to_stdout = csv is not None and str(csv) == "-"
     # What is printed to stdout stays alone there.

@@ -1,4 +1,4 @@
-"""Commands that look at runs: status, logs, report. They write nothing into a run directory."""
+"""Commands that look at runs: status, logs, report. They write nothing into a run directory; report notes beside them what plan can use."""
 
 from __future__ import annotations
 
