@@ -97,12 +97,11 @@ def plan(
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
     if not no_probe:
         planning.probe(spec, options)
-    planned = plan_spec(spec, wanted, options, forecast_memory=not no_probe)
     if pilot:
         note("timing one call of the denoiser, unless an earlier run has measured the step ...")
     planned = plan_spec(
         spec,
-        cast("Task | None", task),
+        wanted,
         options,
         forecast_memory=not no_probe,
         pilot=pilot,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dptrain.plan import ranks
+from dptrain.plan.cards import Card
 from dptrain.plan.fitting import BATCH_KEY, MODE_KEY, modes
 from dptrain.plan.forecast import GIB, Request, forecast
 from dptrain.plan.memory import Memory
@@ -62,7 +63,7 @@ def reliefs(spec: Spec, task: Task, max_batch_size: int, checkpoint: str, profil
     peaks = [(change, other.peak_bytes) for (change, _), other in zip(able, others, strict=True) if other.error is None]
     return Reliefs(
         peak_gib=answer.peak_bytes / GIB,
-        terms_gib=Memory(request=now, forecast=answer, capacity_gib=None).terms_gib,
+        terms_gib=Memory(request=now, forecast=answer, card=Card(capacity_gib=None)).terms_gib,
         changes=tuple(
             Relief(change=change, peak_gib=peak / GIB) for change, peak in peaks if peak < WORTH * answer.peak_bytes
         ),
