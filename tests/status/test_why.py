@@ -151,10 +151,10 @@ def test_the_setup_line_and_the_interpreter_are_named(tmp_path: Path) -> None:
     _, told = why(run, job("FAILED"))
     assert "module load nope" in told.what and "`setup` of the cluster profile" in said(told)
     assert told.lines == ("dptrain: setup line failed with exit code 1: module load nope",)
-    write_json(run.paths.environment, {"executable": "/home/me/python"})
+    write_json(run.paths.environment, {"executable": "/opt/own/python"})
     states.no_python(run)
     _, told = why(run, job("FAILED"))
-    assert "/home/me/python" in said(told) and "execve(): /nope/python" in said(told)
+    assert "/opt/own/python" in said(told) and "execve(): /nope/python" in said(told)
 
 
 def test_a_divergence_says_what_is_kept_and_what_calms_it(tmp_path: Path) -> None:
