@@ -6,6 +6,7 @@ none is enough alone, they are taken together in the same order. A change is tri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ KEYS = ("tiling.checkpoint", "tiling.max_batch_size", "tiling.patch", ranks.KEY,
 """In the order of what a change costs."""
 MODES = ("never", "auto", "always", "stages")
 LARGEST_PATCH = 512
+MOST_TILES = 4096
+"""Of a rank: so small a patch costs more in halos than any other change, and its forecast takes minutes."""
 WIDER = (2, 4, 8, 16)
 """How many times the ranks are tried: a few numbers, so that a refusal does not wait for many forecasts."""
 
@@ -120,5 +123,8 @@ def _patches(spec: Spec) -> Iterator[int]:
     while (edge := min(edge // 2, LARGEST_PATCH)) >= max(1, spec.tiling.halo):
         suited = (edge + around) // multiple * multiple - around
         if suited < 1 or suited + around < smallest_window(spec.denoiser):
+            return
+        tiles = math.prod(math.ceil(n / suited) for n in spec.problem.image_size)
+        if tiles > MOST_TILES * spec.resources.ranks_per_replica:
             return
         yield suited

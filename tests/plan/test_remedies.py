@@ -73,6 +73,16 @@ def test_the_order_of_what_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), "tiling.checkpoint", []),
         (("resources.gpus=1", "tiling.max_batch_size=4"), "tiling.max_batch_size", [2, 1]),
         (("problem.image_size=[64,64]", "tiling={patch: 64, halo: 8}"), "tiling.patch", [32, 16, 8]),
+        (
+            ("problem.image_size=[2048,2048]", "tiling={patch: 256, halo: 4}", "resources.gpus=1"),
+            "tiling.patch",
+            [128, 64, 32],
+        ),
+        (
+            ("problem.image_size=[2048,2048]", "tiling={patch: 256, halo: 4}", "resources.gpus=4"),
+            "tiling.patch",
+            [128, 64, 32, 16],
+        ),
         ((), "resources.gpus", [4, 8, 16, 32]),
         (("resources.layout=replicated",), "resources.gpus", []),
         (("resources={gpus: 4, replicas: 4}", "train.images=4"), "resources.replicas", [2, 1]),
