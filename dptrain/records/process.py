@@ -1,13 +1,23 @@
-"""Whether a process of this machine is still the one that was started: /proc, since a pid alone is reused."""
+"""Processes of this machine: whether one is still the one that was started (/proc, since a pid alone is reused), and when it ends."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Literal
 
 Alive = Literal["alive", "gone", "unknown"]
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """From now on the kernel ends this process when the one that started it ends, however that ends. Does nothing but on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start_ticks(pid: int) -> int | None:
