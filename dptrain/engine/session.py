@@ -33,6 +33,8 @@ STARTED_S = time.time()
 """When this process was young enough to call it the start of the attempt."""
 LOSE_S = 60
 """Collectives wait so much longer than a watchdog, so that the rank that does not get on is named before the others lose it."""
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 8_000, 32_000
+"""Characters of a failure record: its end is what `status` reads of a file."""
 LOST_CONNECTION = (
     "connection closed by peer",
     "connection reset",
@@ -232,7 +234,7 @@ def start_session(
 def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoReturn:
     """Write the failure record and leave at once: no collective, no teardown; the launcher ends the other ranks."""
     text = "".join(traceback.format_exception(error))
-    message = str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}"
+    message = (str(error) if isinstance(error, DptrainError) else f"{type(error).__name__}: {error}")[:LONGEST_MESSAGE]
     lost = any(words in message.lower() for words in LOST_CONNECTION)
     events.last_words(
         "failure",
@@ -240,7 +242,7 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
         step=watch.step,
         signal=None,
         message=message,
-        traceback=text,
+        traceback=text[-LONGEST_TRACEBACK:],
         peak_memory_bytes=_peak_memory_bytes(watch),
         secondary=lost or (isinstance(error, Diverged) and not error.here),
     )

@@ -110,7 +110,8 @@ class Watch:
         return False
 
     def _stalled(self, limit_s: float) -> None:
-        what = "set-up made" if self.phase == "setup" else f"step {self.step + 1} made"
+        whats = {"setup": "set-up made", "close": "the end of the run made"}
+        what = whats.get(self.phase, f"step {self.step + 1} made")
         message = f"{what} no progress for {limit_s:.0f} s"
         with suppress(OSError):  # a full disk
             print(f"stalled: {message}; stacks of all threads:", file=sys.stderr, flush=True)

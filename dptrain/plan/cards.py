@@ -78,15 +78,17 @@ def _factor(measured: Sequence[Measured], cluster: str, root: Path) -> tuple[flo
 def _of_kind(measured: Sequence[Measured], card: str, root: Path) -> tuple[float, str]:
     pairs = [(m.measured_bytes, m.forecast_bytes) for m in measured if m.card == card]
     smallest = SMALLEST_BYTES.get(card, SMALLEST_ON_GPU_BYTES)
-    usable = [(most, made) for most, made in pairs if most is not None and made is not None and made >= smallest][
-        -NEWEST:
-    ]
+    large = [(most, made) for most, made in pairs if most is not None and made is not None and made >= smallest]
+    newest = large[-NEWEST:]
+    # One wrong record must not hide what the others say.
+    usable = [(most, made) for most, made in newest if LEAST <= most / made <= MOST] or newest
     sizes = len({made for _, made in usable})
     if sizes < FEWEST:
         asked = f"{FEWEST} forecasts of different size, of {smallest / 2**20:g} MiB or more, that a factor takes"
         return ALLOWANCE, f"the default: {calibration_file(root)} has {sizes} on {card} of the {asked}"
     found = max(most / made for most, made in usable)
-    runs = f"{len(usable)} runs on {card} in {calibration_file(root)}"
+    left_out = f", without {len(newest) - len(usable)} that are not believed," if len(usable) < len(newest) else ""
+    runs = f"{len(usable)} runs on {card} in {calibration_file(root)}{left_out}"
     if not LEAST <= found <= MOST:
         return (
             ALLOWANCE,

@@ -30,7 +30,8 @@ def query_accounting(job_ids: Iterable[str]) -> dict[str, JobInfo] | None:
         return None
     if answer.exit_code != 0:
         return None
-    return {job.job_id: job for job in _parse(answer.out) if job.job_id in wanted}
+    # The controller knows of no such job: an entry without an end is of one whose end accounting has missed.
+    return {job.job_id: job for job in _parse(answer.out) if job.job_id in wanted and job.finished}
 
 
 def _parse(text: str) -> Iterator[JobInfo]:

@@ -143,10 +143,12 @@ def _stalled(case: Case) -> Iterator[Advice]:
             text="it is not over yet: its watchdogs should end it; if they do not",
             command=f"dptrain cancel {case.name}",
         )
-    limit_s = spec.run.stall_timeout_s if spec is not None else 600
+    in_setup = failure is not None and "set-up made no progress" in failure.message
+    key, what = ("setup_timeout_s", "set-up") if in_setup else ("stall_timeout_s", "a step")
+    limit_s = getattr(spec.run, key) if spec is not None else 600
     yield Advice(
-        text=f"if a step may take longer than {limit_s} s, allow it; {case.goes_on}",
-        command=case.resume(f"run.stall_timeout_s={2 * limit_s}"),
+        text=f"if {what} may take longer than {limit_s} s, allow it; {case.goes_on}",
+        command=case.resume(f"run.{key}={2 * limit_s}"),
     )
     yield Advice(
         text="if it stalls in its first collective again, ranks on different nodes do not reach each other: name one network "

@@ -95,6 +95,7 @@ class Case:
     def again(self, *changes: str) -> str:
         """The command of another run with these changes, which would make another result of this one."""
         words = ["dptrain", self.status.task or "infer", shlex.quote(str(self.paths.spec))]
+        words += [f"--cluster {shlex.quote(self.profile.name)}"] if self.profile is not None else []
         return " ".join([*words, *(f"--set {change}" for change in changes)])
 
     @property

@@ -176,7 +176,11 @@ def read_edges(path: Path) -> list[Event]:
             return parse_events(file.read().split(b"\n"), path)
         head = file.read(HEAD_BYTES).split(b"\n")[:-1]
         file.seek(size - TAIL_BYTES)
-        return parse_events([*head, *file.read().split(b"\n")[1:]], path)
+        tail = file.read().split(b"\n")[1:]
+        if not any(line.strip() for line in tail):  # one line is longer than that
+            file.seek(0)
+            return parse_events(file.read().split(b"\n"), path)
+        return parse_events([*head, *tail], path)
 
 
 def _read_attempt(number: int, paths: AttemptPaths) -> AttemptRecord:

@@ -123,7 +123,8 @@ def _active(records: RunRecords, attempt: AttemptRecord, job: Job, now: float) -
         return Decision(state="unknown", source=job.source, reason=job.reason)
     if len(started) < records.intent.world_size:
         return Decision(state="starting", source="records" if started else job.source, reason=reason)
-    silent = _silent_rank(records, attempt, now)
+    # In these stages the scheduler gives a reason only for what is suspended or odd: silence proves nothing then.
+    silent = _silent_rank(records, attempt, now) if job.reason is None else None
     if silent is not None:
         failure = _silence(silent, now)
         return Decision(state="stalled", failure=failure, reason=failure.message)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dptrain.plan.fitting import BATCH_KEY, MODE_KEY
 from dptrain.plan.forecast import GIB
 from dptrain.plan.memory import LABELS
-from dptrain.plan.relief import Relief, Reliefs, reliefs
+from dptrain.plan.relief import MODES, Relief, Reliefs, reliefs
 from dptrain.records.reading import real_number, whole_number
 from dptrain.status.case import Advice, Case
 from dptrain.status.show import size
 
+MOST_GIB = 1e9
+"""A larger number in a plan is damage."""
 WORDS = {
     MODE_KEY: "recompute in the backward pass instead of keeping",
     BATCH_KEY: "fewer tiles per call of the denoiser",
@@ -58,7 +60,7 @@ def likely_host(case: Case) -> Iterator[Advice]:
 
 def _reliefs(case: Case) -> Reliefs | None:
     batch, mode = whole_number(case.plan.get("max_batch_size"), 1), case.plan.get("checkpoint")
-    if case.spec is None or batch is None or not isinstance(mode, str):
+    if case.spec is None or batch is None or mode not in MODES:
         return None
     return reliefs(case.spec, "train" if case.status.task == "train" else "infer", batch, mode, case.profile)
 
@@ -67,14 +69,16 @@ def _forecast(case: Case, asked: Reliefs | None) -> str:
     """Both sides: what plan forecast, term by term, and what the rank had."""
     memory = case.plan.get("memory")
     kept = memory if isinstance(memory, dict) else {}
-    peak = asked.peak_gib if asked and asked.peak_gib is not None else real_number(kept.get("peak_gib"))
+    peak = asked.peak_gib if asked and asked.peak_gib is not None else real_number(kept.get("peak_gib"), MOST_GIB)
     terms = asked.terms_gib if asked and asked.terms_gib else kept.get("terms")
     parts = []
     if peak is None:
         parts.append("plan has no forecast of its memory")
     else:
         parts.append(f"plan forecasts {_gib(peak)} for the rank with the most")
-        sizes = {name: gib for name, gib in terms.items() if real_number(gib)} if isinstance(terms, dict) else {}
+        sizes = (
+            {name: gib for name, gib in terms.items() if real_number(gib, MOST_GIB)} if isinstance(terms, dict) else {}
+        )
         if sizes:
             term = max(sizes, key=lambda name: sizes[name])
             parts.append(f"the largest term is {term}, {LABELS.get(term, term)}: {_gib(sizes[term])}")
@@ -82,7 +86,7 @@ def _forecast(case: Case, asked: Reliefs | None) -> str:
     rank = next((r for r in case.status.ranks if failure is not None and r.rank == failure.rank), None)
     if rank is not None and rank.peak_memory_bytes:
         parts.append(f"rank {rank.rank} had up to {size(rank.peak_memory_bytes)}")
-    card = real_number(kept.get("capacity_gib"))
+    card = real_number(kept.get("capacity_gib"), MOST_GIB)
     if card:
         parts.append(f"the card has {card:g} GiB by the profile")
     return "; ".join(parts)

@@ -79,6 +79,13 @@ def test_a_factor_out_of_bounds_is_not_believed(runs: Path, factor: float, taken
     assert ("not believed" in card.reason) == (factor in (0.8, 1.6))
 
 
+@pytest.mark.parametrize("wrong", [2.0, 1e3, 0.01])
+def test_one_wrong_record_hides_nothing(runs: Path, wrong: float) -> None:
+    write(runs, *((size, 1.25 * size) for size in (1, 2, 4)), (3, 3 * wrong))
+    card = card_of(SITE)
+    assert card.factor == pytest.approx(1.25) and "without 1 that are not believed" in card.reason
+
+
 def test_old_runs_are_forgotten(runs: Path) -> None:
     write(runs, (1, 1.4), (2, 2.8))
     write(runs, *((1 + i, 1.1 * (1 + i)) for i in range(NEWEST)), name="newer")

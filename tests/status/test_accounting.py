@@ -36,15 +36,16 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("PREEMPTED", "preempted", True),
         ("FAILED", "failed: never-started", True),
         ("COMPLETED", "incomplete", True),
+        ("RUNNING", "failed: never-started", True),  # its end was missed: the controller knows of no such job
+        ("PENDING", "failed: never-started", True),
     ],
 )
 def test_a_job_that_left_nothing_is_what_accounting_says(forgotten: Path, word: str, state: str, over: bool) -> None:
     fake_sacct(forgotten, f"echo '12|{word}|0:0|None assigned|Unknown'")
     (status,) = run_status([WrittenRun(forgotten / "runs").paths])
     assert (status.state, status.over) == (state, over)
-    assert status.source == (
-        "records" if state == "incomplete" else "accounting" if "node" not in state else "scheduler"
-    )
+    told = {"incomplete": "records", "failed: node-failure": "scheduler"}.get(state, "accounting")
+    assert status.source == ("scheduler" if word in ("RUNNING", "PENDING") else told)
 
 
 def test_one_call_for_all_and_none_where_the_records_tell(forgotten: Path) -> None:

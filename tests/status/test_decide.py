@@ -288,6 +288,18 @@ def test_a_stall_names_the_rank_that_was_waited_for(tmp_path: Path, log: str) ->
     assert decision.failure is not None and decision.failure.rank == 0
 
 
+@pytest.mark.parametrize("word", ["SUSPENDED", "BRAND_NEW"])
+def test_a_job_that_is_not_running_does_not_stall(tmp_path: Path, word: str) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    for rank in (0, 1):
+        path = run.paths.attempt(1).rank_events(rank)
+        path.write_text("".join(json.dumps({**e, "t": e["t"] - 5000}) + "\n" for e in read_events(path)))
+    assert state_of(run, job("RUNNING")).state == "stalled"
+    decision = state_of(run, job(word))
+    assert decision.state == "running" and word in (decision.reason or "")
+
+
 def test_a_setup_line_that_ends_the_script_as_if_all_were_well(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     run.batch_log("dptrain: setup line failed with exit code 0: exit 0\n")

@@ -175,6 +175,18 @@ def test_long_event_files_are_read_at_both_ends(tmp_path: Path) -> None:
     assert status.state == "completed" and status.ranks[0].host == "n1"
 
 
+@pytest.mark.parametrize("size", [1_000, 200_000])
+def test_a_last_line_of_any_length_is_read(tmp_path: Path, size: int) -> None:
+    run = WrittenRun(tmp_path, world_size=1, steps=2000)
+    log = run.log(0)
+    log.write("start", host="n1", pid=1)
+    for step in range(1, 2001):
+        log.write("step", step=step, seconds=0.5, psnr_db=20.0, loss=None, peak_memory_bytes=step, bytes_sent=64)
+    log.write("final", step=2000, steps=2000, tiles=list(range(size // 5)))
+    (status,) = run_status([run.paths])
+    assert status.state == "completed" and status.ranks[0].host == "n1"
+
+
 def test_ranks_of_an_ended_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     run = WrittenRun(tmp_path / "runs", world_size=4)

@@ -95,6 +95,14 @@ def test_every_class_of_failure_has_its_command(
     assert told.lines == (("step 1/3", *TRACEBACK) if kind != "stalled" else told.lines)
 
 
+def test_a_stall_in_set_up_has_another_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    run = WrittenRun(tmp_path)
+    run.start(0)
+    run.fail(0, "stalled", message="set-up made no progress for 600 s")
+    assert "run.setup_timeout_s=" in typed(why(run, job("FAILED"))[1])
+
+
 TRACEBACK = ("Traceback (most recent call last):", "  a", "it broke")
 
 
