@@ -14,8 +14,9 @@ from dptrain.cli.output import print_error, say
 from dptrain.errors import DptrainError, UsageError
 from dptrain.launch.cancel import cancel_all
 from dptrain.launch.locks import Holder, sweep_holder
+from dptrain.records.index import resolve_run
 from dptrain.records.paths import RunPaths, runs_root
-from dptrain.records.sweeps import read_sweep, resolve_runs
+from dptrain.records.sweeps import is_sweep, runs_of_sweep
 from dptrain.status.state import run_status
 
 QUEUE_WAIT_S = 40.0
@@ -27,12 +28,14 @@ def cancel(texts: Sequence[str]) -> None:
     runs: dict[RunPaths, None] = {}
     refused: list[DptrainError] = []
     for text in texts:
-        found = resolve_runs(text)
-        if len(found) > 1 or read_sweep(runs_root(), text) is not None:
+        if is_sweep(text):
+            # First of all: it may be about to start the first of its members.
             refused += _end_queue(text)
-            found = list(_going(found))
+            found = list(_going(runs_of_sweep(text)))
             if not found:
                 say(f"sweep {text}: all that was started has ended")
+        else:
+            found = [resolve_run(text)]
         runs |= dict.fromkeys(found)
     for answer in cancel_all(list(runs)):
         if isinstance(answer, DptrainError):

@@ -12,6 +12,7 @@ from dptrain.status.show import RANK_HEADER, TABLE_HEADER, rank_row, remark, row
 from dptrain.status.state import Scheduler, run_status
 
 EXPENDABLE = ("PEAK", "JOB", "LOSS", "S/STEP", "PSNR dB", "ETA")
+MOST_NAMES = 8
 EXPENDABLE_OF_RANKS = ("SENT", "PID", "PEAK", "HOST")
 
 
@@ -37,6 +38,19 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
     for status in statuses:
         if (text := remark(status)) is not None:
             say(text)
+
+
+def print_sweeps(texts: Sequence[str], statuses: Sequence[RunStatus]) -> None:
+    """Of each sweep that was named, one line about all of it, and the members that have no run."""
+    from dptrain.records.sweeps import is_sweep, not_started, runs_of_sweep
+    from dptrain.status.live import summary
+
+    for name in filter(is_sweep, texts):
+        missing, own = not_started(name), {paths.run_id for paths in runs_of_sweep(name)}
+        say(f"sweep {name}: {summary([s for s in statuses if s.run in own], len(missing))}")
+        if missing:
+            more = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
+            say(f"not started: {', '.join(missing[:MOST_NAMES])}{more}; the same dptrain sweep command starts them")
 
 
 def print_why(runs: Sequence[RunPaths], statuses: Sequence[RunStatus], as_json: bool) -> None:

@@ -30,6 +30,8 @@ class Grid:
     task: Task
     profile: ClusterProfile
     members: list[PlannedMember]
+    unplanned: list[tuple[str, str]]
+    """(name, reason) of members for which there is no plan."""
     known: dict[str, tuple[RunPaths, RunStatus]]
     """Fingerprint -> its run, as `runs_of` chooses it."""
 
@@ -97,11 +99,15 @@ def _read_grid(path: Path, options: Options) -> Grid:
     profile, reason = choose_cluster(options.cluster, loaded.spec)
     note(f"cluster {profile.name}: {reason}")
     task: Task = "infer" if loaded.spec.train is None else "train"
-    members = plan_members(loaded, task, profile, ask_scheduler=options.dry_run)
+    members, unplanned = plan_members(loaded, task, profile, ask_scheduler=options.dry_run)
+    if not members:
+        raise PlanRefused("plan refuses every run of the sweep:\n" + "\n".join(f"  {n}: {r}" for n, r in unplanned))
+    for name, why in unplanned:
+        note(f"skipped:  {name}: {why}")
     for planned in members:
         for other in planned.others:
             note(f"{other} is the same run as {planned.member.spec.name}: it runs once")
-    return Grid(name=loaded.spec.name, task=task, profile=profile, members=members, known={})
+    return Grid(name=loaded.spec.name, task=task, profile=profile, members=members, unplanned=unplanned, known={})
 
 
 def _record(grid: Grid) -> SweepRecord:
@@ -121,11 +127,11 @@ def _refresh(grid: Grid) -> Grid:
 
 def _adopt(grid: Grid) -> Grid:
     """Find the jobs of members whose command was killed while it submitted them; the sweep's lock must be held."""
-    from dptrain.launch.adopt import adopt, unconfirmed
+    from dptrain.launch.adopt import adopt, left_behind, unconfirmed
     from dptrain.records.intent import read_intent
 
-    lost = [paths for paths, status in grid.known.values() if first_word(status.state) != "unknown"]
-    lost = [paths for paths in lost if unconfirmed(read_intent(paths))]
+    readable = [paths for paths, status in grid.known.values() if first_word(status.state) != "unknown"]
+    lost = [p for p in readable if unconfirmed(i := read_intent(p)) and left_behind(p, i, grid.name)]
     if not lost:
         return grid
     found = adopt(lost)
@@ -201,7 +207,9 @@ def _submit(grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_par
     from dptrain.launch.sweeps import submit_arrays
     from dptrain.records.intent import read_intent
 
-    runs, rejected = submit_arrays(able, grid.task, starter, max_parallel)
+    going = [status.job_id for _, status in grid.known.values() if status.launcher == "slurm" and not status.ended]
+    busy = sorted({job_id.split("_")[0] for job_id in going if job_id is not None})
+    runs, rejected = submit_arrays(able, grid.task, starter, max_parallel, busy)
     jobs = [(paths, read_intent(paths).job_id) for paths in runs]
     for paths, job_id in jobs:
         if job_id is not None:
@@ -279,9 +287,10 @@ def _conclude(grid: Grid, options: Options) -> None:
         say(f"{done} of {len(grid.members)} completed; results: {path}")
         if any(not status.ended for _, status in found):
             say(f"look: dptrain status {grid.name}    end: dptrain cancel {grid.name}")
-    bad = [status for _, status in found if status.bad]
+    bad = [_why(status) for _, status in found if status.bad]
+    bad += [f"{name}: not planned: {reason}" for name, reason in grid.unplanned]
     if bad:
-        raise RunFailed("\n".join(_why(status) for status in bad))
+        raise RunFailed("\n".join(bad))
 
 
 def _why(status: RunStatus) -> str:

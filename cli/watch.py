@@ -34,6 +34,7 @@ def status(
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:
         looking.print_statuses(statuses, ranks)
+        looking.print_sweeps(runs or (), statuses)
     if runs:
         raise typer.Exit(looking.exit_code(statuses))
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from dptrain.errors import StateUnknown
+from dptrain.launch.locks import run_is_held, sweep_holder
 from dptrain.launch.slurm import note_job
 from dptrain.records.intent import Intent, read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.commands import NoAnswer
-from dptrain.scheduler.query import find_by_comments
+from dptrain.scheduler.query import find_by_comments, query_jobs
 
+SUBMITTING_S = 300.0
+"""A submission takes at most so long: sbatch's limit, and the looks that follow it."""
 LOST = "the command that made the run ended before it was submitted"
 
 
 def unconfirmed(intent: Intent) -> bool:
     """Whether it is not known if the run has a job."""
     return intent.launcher == "slurm" and intent.submission == "submitting" and intent.job_id is None
+
+
+def left_behind(paths: RunPaths, intent: Intent, sweep: str) -> bool:
+    """Whether an unconfirmed run was left by a command that is gone: none that could be submitting it now is there.
+
+    :param sweep: the sweep whose lock the caller holds.
+    """
+    if run_is_held(paths):  # by `resume`
+        return False
+    if intent.sweep is None:  # `train` and `infer` hold no lock
+        return time.time() - intent.created_s > SUBMITTING_S
+    return intent.sweep == sweep or sweep_holder(paths.dir.parent, intent.sweep) is None
 
 
 def adopt(runs: Sequence[RunPaths]) -> list[RunPaths]:
@@ -35,12 +51,15 @@ def adopt(runs: Sequence[RunPaths]) -> list[RunPaths]:
     except NoAnswer as error:
         names = ", ".join(paths.run_id for paths in lost)
         raise StateUnknown(f"{names}: a job may exist, and squeue does not answer: {error}") from None
-    found = [paths for paths, intent in lost.items() if intent.comment in jobs]
+    ids = {paths: note_job(paths, jobs[mark]) for paths, intent in lost.items() if (mark := intent.comment) in jobs}
+    known = query_jobs(ids.values())
+    found = []
     for paths, intent in lost.items():
-        if paths in found:
-            note_job(paths, jobs[str(intent.comment)])
-        elif not paths.attempt(
-            intent.first_attempt
-        ).ranks():  # otherwise there was one, and the controller has forgotten it
-            update_intent(paths, submission="refused", refusal=LOST)
+        started = bool(paths.attempt(intent.first_attempt).ranks())
+        # The ranks of a job that began without its call wait for it for a minute.
+        in_vain = paths in ids and ids[paths] in known and known[ids[paths]].finished and not started
+        if paths in ids and not in_vain:
+            found.append(paths)
+        elif not started:  # otherwise there was a job, and the controller has forgotten it
+            update_intent(paths, submission="refused", job_id=None, refusal=LOST)
     return found

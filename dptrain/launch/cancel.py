@@ -8,13 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dptrain.errors import DptrainError, StateUnknown, UsageError
+from dptrain.launch.adopt import unconfirmed
 from dptrain.launch.local import rank_pids, supervisor_alive
+from dptrain.launch.slurm import note_job
 from dptrain.records.events import append_event
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
 from dptrain.scheduler.commands import NoAnswer, run_command
-from dptrain.scheduler.query import query_jobs
+from dptrain.scheduler.query import find_by_comment, query_jobs
 
 MOST_IDS = 100
 """Jobs of one call of scancel."""
@@ -44,6 +46,8 @@ def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
     for paths in runs:
         try:
             intent = read_intent(paths)
+            if unconfirmed(intent):
+                intent = _found(paths, intent)
             if intent.job_id is None:
                 raise UsageError(f"{intent.run} was never submitted ({intent.submission}): there is nothing to cancel")
             if intent.launcher == "slurm":
@@ -56,6 +60,27 @@ def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
             answers[paths] = error
     answers |= _cancel_slurm(jobs)
     return [answers[paths] for paths in runs]
+
+
+def _found(paths: RunPaths, intent: Intent) -> Intent:
+    """With the job of a submission that nobody has confirmed.
+
+    :raises StateUnknown: where none is found: it may still be on its way.
+    """
+    mark = intent.comment or ""
+    try:
+        job_id = find_by_comment(mark) if mark else None
+    except NoAnswer as error:
+        raise StateUnknown(
+            f"{intent.run}: its submission was not confirmed, and squeue does not answer: {error}"
+        ) from None
+    if job_id is None:
+        raise StateUnknown(
+            f"{intent.run}: its submission was not confirmed, and no job of it is found; it may be on its way\n"
+            "    look: squeue --me --Format=JobID,Comment:80"
+        )
+    note_job(paths, job_id)
+    return read_intent(paths)
 
 
 def _unreadable(paths: RunPaths, error: Exception) -> StateUnknown:

@@ -40,6 +40,21 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
         os.close(fd)
 
 
+def run_is_held(paths: RunPaths) -> bool:
+    """Whether a command holds the lock of a run now."""
+    try:
+        fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 @contextmanager
 def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s: float | None = None) -> Iterator[None]:
     """Hold the lock of the sweep of this name; it ends with the process, however that ends.

@@ -37,12 +37,14 @@ def submit_slurm(
     max_parallel: int | None = None,
     folder: Path | None = None,
     heads: list[str] | None = None,
+    after: Sequence[str] = (),
 ) -> list[str]:
     """Submit runs of one shape: one run as a job, several as job arrays no larger than the controller takes.
 
     :param plan: its job request holds for every run; of a single run its script is what is submitted.
     :param max_parallel: at most so many runs at once, over all arrays, those of `heads` too.
     :param heads: jobs submitted before that share the limit; those of this call are added.
+    :param after: jobs that must be over before these begin, where there is a limit: they take all of it.
     :param folder: where the arrays' own files go; needed for more than one run.
     :return: the job ids, in the order of `paths`: `12`, or `12_3`.
     :raises SubmissionRejected: with SLURM's words, and with what was already submitted.
@@ -55,7 +57,7 @@ def submit_slurm(
         _prepare_restart(run, profile, request)
     if len(paths) == 1:
         script = plan.sbatch if request == plan.job else sbatch_script(profile, request)
-        ids = _submit_part(paths, script, paths[0], _after(heads, 1, max_parallel, profile))
+        ids = _submit_part(paths, script, paths[0], _after(heads, 1, max_parallel, profile, after))
         heads += ids
         return ids
     assert folder is not None
@@ -64,7 +66,7 @@ def submit_slurm(
     ids = []
     parts = split(paths, _max_count())
     for number, part in enumerate(parts, start=1):
-        options = _after(heads, len(parts[0]), max_parallel, profile)
+        options = _after(heads, len(parts[0]), max_parallel, profile, after)
         try:
             ids += _submit_several(part, request, profile, max_parallel, folder.absolute() / f"part-{number}", options)
         except (SubmissionRejected, StateUnknown) as error:
@@ -98,13 +100,18 @@ def _max_count() -> int:
         raise StateUnknown(f"the SLURM controller does not answer: {error}") from None
 
 
-def _after(heads: Sequence[str], size: int, max_parallel: int | None, profile: ClusterProfile) -> list[str]:
+def _after(
+    heads: Sequence[str], size: int, max_parallel: int | None, profile: ClusterProfile, after: Sequence[str]
+) -> list[str]:
     """`--max-parallel` holds for one array only: a further one waits until the one before it is over."""
     distance = 1 if size > 1 else max_parallel
-    if max_parallel is None or distance is None or len(heads) < distance:
+    if max_parallel is None or distance is None:
+        return []
+    waited = [heads[-distance]] if len(heads) >= distance else list(after)
+    if not waited:
         return []
     own = profile.extra_sbatch.get("dependency")
-    return [f"--dependency={f'{own},' if own else ''}afterany:{heads[-distance]}"]
+    return [f"--dependency={f'{own},' if own else ''}afterany:{':'.join(waited)}"]
 
 
 def _submit_several(

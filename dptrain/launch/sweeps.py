@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptrain.errors import SubmissionRejected
+from dptrain.errors import PlanRefused, SubmissionRejected
 from dptrain.launch.local import start_local
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
@@ -42,14 +42,16 @@ class PlannedMember:
 
 def plan_members(
     loaded: LoadedSpec, task: Task, profile: ClusterProfile, *, ask_scheduler: bool = False
-) -> list[PlannedMember]:
+) -> tuple[list[PlannedMember], list[tuple[str, str]]]:
     """Every run of the grid, planned on its own; two that differ in nothing that matters are one.
 
     :param ask_scheduler: have SLURM look at the scripts.
+    :return: the members, and (name, reason) of those for which there is no plan at all, such as `gpus: fit` without an answer.
     """
     from dptrain.plan.plan import forecast_all, make_plan
 
     planned: dict[str, PlannedMember] = {}
+    unplanned: list[tuple[str, str]] = []
     members = expand(loaded.spec, task)
     # With `gpus: fit` every member looks for a number of its own.
     if profile.gpu_memory_gib is not None and not loaded.fit_gpus:
@@ -58,16 +60,19 @@ def plan_members(
         own = replace(loaded, spec=member.spec)
         refused = any(known.plan.refusals for known in planned.values())
         # One piece of advice: looking for it takes forecasts of its own.
-        plan = make_plan(
-            own, task, profile, fixed=None if refused else tuple(member.values), ask_scheduler=ask_scheduler
-        )
+        fixed = None if refused else tuple(member.values)
+        try:
+            plan = make_plan(own, task, profile, fixed=fixed, ask_scheduler=ask_scheduler)
+        except PlanRefused as error:
+            unplanned.append((member.spec.name, str(error)))
+            continue
         # Plan knows what `patch: fit` is; the same run may have been asked for by its number.
         mark = plan.fingerprint
         if (first := planned.get(mark)) is not None:
             planned[mark] = replace(first, others=(*first.others, member.spec.name))
         else:
             planned[mark] = PlannedMember(member=replace(member, fingerprint=mark), loaded=own, plan=plan)
-    return list(planned.values())
+    return list(planned.values()), unplanned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +102,16 @@ class Starter:
 
 
 def submit_arrays(
-    members: Sequence[PlannedMember], task: Task, starter: Starter, max_parallel: int | None
+    members: Sequence[PlannedMember],
+    task: Task,
+    starter: Starter,
+    max_parallel: int | None,
+    busy: Sequence[str] = (),
 ) -> tuple[list[RunPaths], list[SubmissionRejected]]:
     """Submit the members, those of one resource request together. A request that SLURM refuses keeps no other from being submitted.
 
     :param max_parallel: at most so many runs at once, over all arrays.
+    :param busy: jobs of the sweep that an earlier command submitted and that are not over: with a limit these come after them.
     :return: the runs that were made, and what was refused.
     :raises StateUnknown: where SLURM does not answer; what is submitted stays, and the message lists it.
     """
@@ -116,7 +126,9 @@ def submit_arrays(
             plan = group[0].plan if len(group) == 1 else _array_plan(group, task, starter, lane.max_parallel)
             folder = paths[0].dir.parent / new_run_id(f"{starter.sweep}-arrays")
             try:
-                submit_slurm(paths, plan, starter.profile, max_parallel=lane.max_parallel, folder=folder, heads=heads)
+                submit_slurm(
+                    paths, plan, starter.profile, max_parallel=lane.max_parallel, folder=folder, heads=heads, after=busy
+                )
             except SubmissionRejected as error:
                 rejected.append(error)
     return runs, rejected

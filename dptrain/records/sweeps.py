@@ -78,15 +78,37 @@ def resolve_runs(text: str, root: Path | None = None) -> list[RunPaths]:
 
     :raises NoSuchRun: where there is none; for a sweep none of whose members was started.
     """
-    folder = runs_root() if root is None else root
-    record = None if "/" not in text and is_run(folder / text) else read_sweep(folder, text)
-    if record is None:
+    if not is_sweep(text, root):
         return [resolve_run(text, root)]
-    found = runs_of([member.fingerprint for member in record.members], folder)
-    runs = [found[member.fingerprint] for member in record.members if member.fingerprint in found]
+    runs = runs_of_sweep(text, root)
     if not runs:
-        raise NoSuchRun(f"none of the {len(record.members)} runs of sweep {text} was started")
+        raise NoSuchRun(f"none of the {len(not_started(text, root))} runs of sweep {text} was started")
     return runs
+
+
+def is_sweep(text: str, root: Path | None = None) -> bool:
+    """Whether a text names a sweep: no run has exactly this id."""
+    folder = runs_root() if root is None else root
+    return read_sweep(folder, text) is not None and not is_run(folder / text)
+
+
+def runs_of_sweep(name: str, root: Path | None = None) -> list[RunPaths]:
+    """Its members' runs, in their order, as far as they were started."""
+    folder = runs_root() if root is None else root
+    record = read_sweep(folder, name)
+    marks = [member.fingerprint for member in record.members] if record is not None else []
+    found = runs_of(marks, folder)
+    return [found[mark] for mark in marks if mark in found]
+
+
+def not_started(name: str, root: Path | None = None) -> list[str]:
+    """Names of the members of a sweep that have no run."""
+    folder = runs_root() if root is None else root
+    record = read_sweep(folder, name)
+    if record is None:
+        return []
+    found = runs_of([member.fingerprint for member in record.members], folder)
+    return [member.name for member in record.members if member.fingerprint not in found]
 
 
 def resolve_all(texts: Sequence[str], root: Path | None = None) -> list[RunPaths]:

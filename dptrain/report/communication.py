@@ -67,7 +67,7 @@ def _split(run: Run, value: dict[str, Any], key: str, name: str) -> Split | None
         known = [real_number(n) for n in numbers] if isinstance(numbers, list) else []
         if len(known) != run.ranks:
             return None
-        lists.append(tuple(0.0 if n is None else n / steps for n in known))
+        lists.append(tuple(max(0.0, n or 0.0) / steps for n in known))
     compute, wait, transfer, sent = lists
     return Split(section=name, compute_s=compute, wait_s=wait, transfer_s=transfer, bytes_sent=sent)
 

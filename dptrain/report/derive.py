@@ -107,8 +107,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     if n < FEWEST_FOR_INTERVAL:
         return ordered[0], ordered[-1]
     reach = Z_95 * math.sqrt(n) / 2
-    low = max(0, math.floor(n / 2 - reach))
-    high = min(n - 1, math.ceil(n / 2 + reach) - 1)
+    low = max(0, math.floor(n / 2 - reach - 0.5))
+    high = n - 1 - low
     return ordered[low], ordered[high]
 
 

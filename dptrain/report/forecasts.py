@@ -46,7 +46,7 @@ def forecast_figure(runs: Sequence[Run]) -> Figure | Missing:
         for run in completed(runs):
             said, found = quantity.said(run), quantity.measured(run)
             # A single rank sends nothing, and is forecast to.
-            if said and found:
+            if said is not None and found is not None and said > 0 and found > 0:
                 pairs.append(Point(x=said, y=found))
                 rows.append((quantity.name, run.name, run.ranks, said, found, found / said))
         if pairs:

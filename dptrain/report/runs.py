@@ -21,8 +21,9 @@ from dptrain.status.show import read_result
 
 Row = dict[str, Any]
 GIB = 2**30
+SHORTEST_STEP_S = 1e-9
 NOT_MEASURED = ("name", "cluster", "resources.time_min", "train.save_every_steps")
-"""Keys of a spec that change neither the result of a run nor how long its steps take; all of `run` but the seed is another."""
+"""Keys of a spec that change neither the result of a run nor how long its steps take; so are all of `run` but seed and measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +137,9 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """Median seconds of a step."""
-        return statistics.median(self.steps_s) if self.steps_s else self.status.step_time_s
+        """Median seconds of a step; None also for a time that no step takes."""
+        value = statistics.median(self.steps_s) if self.steps_s else self.status.step_time_s
+        return value if value is not None and value >= SHORTEST_STEP_S else None
 
     @cached_property
     def _events(self) -> list[Event]:
@@ -156,19 +158,19 @@ class Run:
         return {**self.spec, "tiling.patch": "fit"} if fitted else self.spec
 
     def setting(self, without: Collection[str] = (), *, asked: bool = False) -> str:
-        """What two runs must share to be compared, as one text: task, spec, cluster, device and injected faults.
+        """What two runs must share to be compared, as one text: task, spec, cluster, device, card and injected faults.
 
         :param without: keys of the spec that may differ; `tiling.` stands for all of the section.
         :param asked: compare what was asked for, so that patches fitted to different ranks are alike; results need not be equal.
         """
         spec = self.asked if asked else self.spec
         kept = {key: value for key, value in sorted(spec.items()) if not _left_out(key, without)}
-        where = [self.status.task, self.start.get("device"), self.cluster, self.status.faults]
+        where = [self.status.task, self.start.get("device"), self.result.get("card"), self.cluster, self.status.faults]
         return json.dumps([where, kept], default=str)
 
 
 def _left_out(key: str, without: Collection[str]) -> bool:
-    runs_own = key.startswith("run.") and key != "run.seed"
+    runs_own = key.startswith("run.") and key not in ("run.seed", "run.measure")
     given = any(key == name or (name.endswith(".") and key.startswith(name)) for name in without)
     return runs_own or given or key in NOT_MEASURED
 

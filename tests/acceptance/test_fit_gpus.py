@@ -38,7 +38,7 @@ def test_every_member_of_a_sweep_gets_a_number_of_its_own(tmp_path: Path, monkey
     least = [forecast([request_on(replace(m.spec, sweep={}), "train", 1)])[0].peak_bytes for m in expand(loaded.spec)]
     # Not enough for the larger image on one rank.
     card = 1.13 * 0.9 * least[1] / GIB
-    members = plan_members(loaded, "train", ClusterProfile(name="c", gpus_per_node=1, gpu_memory_gib=card))
+    members, _ = plan_members(loaded, "train", ClusterProfile(name="c", gpus_per_node=1, gpu_memory_gib=card))
     counts = [member.plan.world_size for member in members]
     print(f"ranks of the members on a card of {card * 1024:.2f} MiB: {counts}")
     assert counts[0] == 1 < counts[1] and all(member.plan.fits for member in members)

@@ -100,6 +100,7 @@ def test_a_killed_rank_ends_the_job(slurm: SmallSlurm, tmp_path: Path) -> None:
     assert f"srun: error: {victim['host']}: task 1: Killed" in batch_log(paths, job)
 
 
+@pytest.mark.acceptance  # half a minute of waiting for SLURM
 def test_a_warning_requeues_the_job_which_goes_on_from_its_save(slurm: SmallSlurm, tmp_path: Path) -> None:
     paths, job = start(small(tmp_path), tmp_path, ENDLESS)
     wait_for_steps(paths)

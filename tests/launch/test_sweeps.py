@@ -29,7 +29,7 @@ def load(sweep: str) -> LoadedSpec:
 
 
 def test_every_member_has_a_plan_of_its_own() -> None:
-    planned = plan_members(
+    planned, _ = plan_members(
         load("{resources.gpus: [1, 2], algorithm.iterations: [1, 3]}"), "infer", load_profile("local")
     )
     assert [(p.plan.world_size, p.plan.steps) for p in planned] == [(1, 1), (1, 3), (2, 1), (2, 3)]
@@ -38,15 +38,16 @@ def test_every_member_has_a_plan_of_its_own() -> None:
 
 def test_members_of_one_request_go_together_whatever_their_names() -> None:
     loaded = load("{resources.gpus: [1, 2], algorithm.iterations: [1, 3]}")
-    groups = group_by_request(plan_members(loaded, "infer", load_profile("generic-slurm")))
+    groups = group_by_request(plan_members(loaded, "infer", load_profile("generic-slurm"))[0])
     assert sorted(len(group) for group in groups.values()) == [2, 2]
     assert {request.world_size for request in groups} == {1, 2}
 
 
+@pytest.mark.acceptance
 def test_queue_runs_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    planned = plan_members(load("{algorithm.iterations: [1, 2]}"), "infer", load_profile("local"))
+    planned, _ = plan_members(load("{algorithm.iterations: [1, 2]}"), "infer", load_profile("local"))
     queue = LocalQueue(planned, Starter(profile=load_profile("local"), sweep="sw", again={}), None)
     most = 0
 

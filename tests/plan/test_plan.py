@@ -278,7 +278,7 @@ def test_a_fitted_patch_is_what_the_ranks_read(layout: str, tmp_path: Path, monk
 
 def test_a_fitted_patch_and_its_number_are_one_run_of_a_sweep() -> None:
     sweep = ("sweep={tiling.patch: [fit, 32, 48]}", "problem.image_size=[96, 96]", "resources.gpus=3")
-    members = plan_members(parse_spec(TINY, "tiny.yaml", Path.cwd(), sweep), "infer", LOCAL)
+    members, _ = plan_members(parse_spec(TINY, "tiny.yaml", Path.cwd(), sweep), "infer", LOCAL)
     assert [m.plan.spec.tiling.patch for m in members] == [32, 48]
     alone = plan_of("tiling.patch=32", *sweep[1:])
     assert members[0].member.fingerprint == members[0].plan.fingerprint == alone.fingerprint

@@ -66,7 +66,7 @@ class Row:
     def tiled(self) -> bool:
         """Whether the denoiser works patch by patch: `distribute_denoiser` or `distribute_model`, and a patch above 0."""
         key = "distribute_model" if self.has("distribute_model") else "distribute_denoiser"
-        return self.read(key, as_bool) and self.edges("patch_size") != [0]
+        return self.has(key) and self.read(key, as_bool) and self.edges("patch_size") != [0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ def init(row: Row) -> Node:
 
 def compiled(row: Row) -> Node:
     node = row["compile"]
-    if is_none(node):
+    if is_none(node) or (isinstance(node, Scalar) and node.plain and node.text.lower() in ("false", "no", "off")):
         return word("false", node.where)
     if row.read("compile", as_text) != "pre":
         row.notes.choice(

@@ -66,6 +66,8 @@ def time_min(node: Node) -> tuple[int, bool]:
 def pixels(node: Node) -> list[int]:
     """Edges of an image or patch: one number stands for itself, a list for its numbers. Raises Unreadable."""
     if isinstance(node, Items):
+        if not node.items:
+            raise Unreadable("an empty list", "[64, 64]")
         return [as_int(item, at_least=1) for item in node.items]
     return [as_int(node)]
 
