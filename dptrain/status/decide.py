@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dptrain.scheduler.query import JobInfo
 from dptrain.status.causes import Cause, first_cause, first_terminated, job_word_in_log, only_follower, sigterm_s
@@ -34,11 +34,12 @@ class Decision:
     over: bool = False
 
 
-def decide(records: RunRecords, info: JobInfo | Missing, now: float) -> Decision:
+def decide(records: RunRecords, info: JobInfo | Missing, now: float, age_s: float = 0.0) -> Decision:
     """The state of one run.
 
     :param info: the scheduler's word; for a local run it is not looked at.
     :param now: seconds since the epoch.
+    :param age_s: how old the scheduler's word is: a wait asks more rarely than it looks.
     """
     early = _before_submission(records, now)
     if early is not None:
@@ -47,6 +48,8 @@ def decide(records: RunRecords, info: JobInfo | Missing, now: float) -> Decision
     attempt = _attempt_of(records, job)
     if attempt is not None and all_done(records, attempt):
         return _done(records, attempt, job)
+    if job.stage == "queued" and attempt is not None and _began_since(attempt, now - age_s):
+        job = replace(job, stage="running", reason=None)
     if job.stage == "queued":
         return _queued(job, attempt, records.intent.asked_attempt)
     if attempt is None:
@@ -101,6 +104,12 @@ def _done(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
         failure = Failure(kind="unknown", message=message)
         return Decision(state="failed: unknown", failure=failure, source=job.source, over=True)
     return Decision(state="completed", over=records.intent.launcher == "slurm" or job.stage != "running")
+
+
+def _began_since(attempt: AttemptRecord, asked_s: float) -> bool:
+    """Whether the attempt began after the scheduler was asked, and is not over."""
+    began = [rank.started_s for rank in attempt.ranks if rank.started_s is not None]
+    return bool(began) and min(began) > asked_s and not any(rank.requeue for rank in attempt.ranks)
 
 
 def _queued(job: Job, attempt: AttemptRecord | None, asked: int) -> Decision:

@@ -114,7 +114,7 @@ def _info(intent: Intent, answer: Mapping[str, JobInfo]) -> JobInfo | Missing:
 
 
 def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked_s: float, now: float) -> RunStatus:
-    decision = decide(records, info, now)
+    decision = decide(records, info, now, asked_s)
     intent, latest = records.intent, records.latest
     shown = _attempt_with_steps(records)
     step = min((rank.step for rank in shown.ranks), default=0) if shown else 0

@@ -288,6 +288,14 @@ def test_a_stall_names_the_rank_that_was_waited_for(tmp_path: Path, log: str) ->
     assert decision.failure is not None and decision.failure.rank == 0
 
 
+def test_an_answer_older_than_the_start_is_no_requeue(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    going(run)
+    records, now = read_run(run.paths), time.time()
+    assert decide(records, job("PENDING", "None"), now, 8.0).state == "running"
+    assert decide(records, job("PENDING", "None"), now + 5, 0.5).state == "requeued"
+
+
 @pytest.mark.parametrize("word", ["SUSPENDED", "BRAND_NEW"])
 def test_a_job_that_is_not_running_does_not_stall(tmp_path: Path, word: str) -> None:
     run = WrittenRun(tmp_path)
