@@ -145,6 +145,10 @@ def _smaller(pixels: NDArray[Any], edge: int) -> NDArray[Any]:
 def _encoded(found: Sequence[_Found], left_out: Sequence[str]) -> Gallery:
     import numpy as np
 
+    # Smaller than the shortest edge nothing is to be seen: what there is no room for is named.
+    most = int(BUDGET_BYTES / (PIXEL_BYTES * SHORTEST**2))
+    left_out = [*left_out, *(run for f in found[most:] for run in f.runs)]
+    found = found[:most]
     errors = [float(np.quantile(f.error, NEARLY_ALL)) for f in found if f.error is not None]
     scale = (max(errors) or 1.0) if errors else None
     # Three pictures of about a byte a pixel; what is smoother than that leaves room.

@@ -84,7 +84,8 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
 
 def reference_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """The newest completed single-rank run alike in all that decides the result."""
-    able = [r for r in runs if r.completed and r.ranks == 1 and r.setting(HOW) == run.setting(HOW)]
+    own = run.setting(HOW)
+    able = [r for r in runs if r.completed and r.ranks == 1 and r.setting(HOW) == own]
     return max(able, key=lambda r: r.status.created_s, default=None)
 
 

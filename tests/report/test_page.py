@@ -126,6 +126,10 @@ def test_thumbnails_keep_to_their_budget(tmp_path: Path, monkeypatch: pytest.Mon
     cards = gallery(reported(*runs)).cards
     size = sum(len(text or "") for card in cards for text in (card.reconstruction, card.truth, card.error)) * 3 // 4
     assert len(cards) == 4 and 8_000 < size <= 30_000
+    # Room for two of the shortest: the others are named, not dropped.
+    monkeypatch.setattr(images, "BUDGET_BYTES", int(2 * images.PIXEL_BYTES * images.SHORTEST**2))
+    few = gallery(reported(*runs))
+    assert len(few.cards) == 2 and few.left_out == ("r2", "r3")
 
 
 def test_damaged_runs_stop_no_page(tmp_path: Path) -> None:
