@@ -227,7 +227,8 @@ def _run_queue(
     from dptrain.status.state import run_status
 
     under_way = [paths for paths, status in grid.known.values() if _runs_here(status)]
-    queue = LocalQueue(able, starter, max_parallel, under_way)
+    known = {fingerprint: paths for fingerprint, (paths, _) in grid.known.items()}
+    queue = LocalQueue(able, starter, max_parallel, under_way, known)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with Bars.or_lines() as shown, ending_signals():
 

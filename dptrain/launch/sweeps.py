@@ -16,7 +16,9 @@ from dptrain.errors import PlanRefused, SubmissionRejected
 from dptrain.launch.local import start_local
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
+from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths, runs_root
+from dptrain.records.sweeps import runs_of
 from dptrain.scheduler.requests import ArrayRequest, JobRequest
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec
@@ -191,15 +193,18 @@ class LocalQueue:
         starter: Starter,
         max_parallel: int | None,
         running: Sequence[RunPaths] = (),
+        known: Mapping[str, RunPaths] | None = None,
     ) -> None:
         """
         :param running: runs of the sweep that an earlier command has started: they take places, and are waited for.
+        :param known: fingerprint -> the run that there was when the members were chosen.
         """
         self.waiting = list(members)
         self.starter = starter
         self.max_parallel = max_parallel or 1
         self.started: list[RunPaths] = []
         self.running = list(running)
+        self.known = known or {}
 
     def run(self, is_over: Callable[[RunPaths], bool]) -> None:
         """Start the members in turn and return when the last has ended.
@@ -214,10 +219,20 @@ class LocalQueue:
                 time.sleep(POLL_S)
 
     def _start(self, planned: PlannedMember) -> None:
+        if (other := self._started_elsewhere(planned.member.fingerprint)) is not None:
+            self.running.append(other)
+            return
         paths = self.starter.create(planned)
         self.started.append(paths)
         self.running.append(paths)
         start_local(paths, self.starter.profile)
+
+    def _started_elsewhere(self, mark: str) -> RunPaths | None:
+        """A run of the member that another command has started since the members were chosen: a queue may wait for hours."""
+        now = runs_of([mark], sweep_root(self.starter.profile)).get(mark)
+        if now is None or now != self.known.get(mark):
+            return now
+        return now if mark in self.starter.again and read_intent(now).job_id is not None else None
 
 
 def sweep_root(profile: ClusterProfile) -> Path:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dptrain.launch.local import supervisor_alive
 from dptrain.launch.sweeps import LocalQueue, Starter, group_by_request, lanes, plan_members
 from dptrain.records.events import read_events
-from dptrain.records.intent import read_intent
+from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.spec.load import LoadedSpec, parse_spec
 from dptrain.spec.profiles import load_profile
@@ -77,3 +77,19 @@ def test_lanes_share_the_limit_and_hold_every_array_once(sizes: list[int], max_p
     assert sum(s for s in shares if s is not None) == max_parallel and all(s for s in shares)
     # A lane with several arrays runs one at a time: otherwise a single job before an array could exceed the share.
     assert all(len(lane.groups) == 1 or lane.max_parallel == 1 for lane in dealt)
+
+
+def test_a_queue_does_not_start_what_somebody_else_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    planned, _ = plan_members(load("{algorithm.iterations: [1, 2, 3]}"), "infer", load_profile("local"))
+    starter = Starter(profile=load_profile("local"), sweep="sw", again={})
+    failed, never = starter.create(planned[0]), starter.create(planned[1], "does not fit")
+    marks = [member.member.fingerprint for member in planned]
+    again = Starter(profile=load_profile("local"), sweep="sw", again={marks[1]: never})
+    queue = LocalQueue(planned, again, None, (), {marks[0]: failed, marks[1]: never})
+    assert [queue._started_elsewhere(mark) for mark in marks] == [None, None, None]
+    update_intent(never, submission="submitted", job_id="12")  # resumed by hand
+    others = [starter.create(planned[0]), never, starter.create(planned[2])]
+    assert [queue._started_elsewhere(mark) for mark in marks] == others
+    queue._start(planned[2])
+    assert queue.running == [others[2]] and queue.started == []
