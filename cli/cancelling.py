@@ -63,7 +63,12 @@ def _end_queue(sweep: str) -> list[DptrainError]:
         print_error(error)
         return [error]
     say(f"sweep {sweep}: ending the command that starts its members (process {holder.pid})")
-    _terminate(sweep, holder)
+    try:
+        _terminate(sweep, holder)
+    except PermissionError:
+        error = UsageError(f"sweep {sweep}: process {holder.pid} is another user's: they have to cancel it")
+        print_error(error)
+        return [error]
     return []
 
 

@@ -19,7 +19,7 @@ from dptrain.spec.schema import Spec, Task
 
 NEWEST = 5
 """Runs whose median is taken."""
-LEFT_OUT = "without queue, start, evaluation and saves"
+LEFT_OUT = "without queue, start, making of data, evaluation and saves"
 ROOM = 1.2
 """Of the predicted time, what plan advises to ask for."""
 UNTIMED = ("problem.physics.noise_std", "algorithm.step_size", "algorithm.sigma", "algorithm.init")
