@@ -64,7 +64,7 @@ def test_reported_runs_become_allowance_and_step_time(tmp_path: Path) -> None:
     profiles = tmp_path / "config" / "dptrain" / "clusters"
     profiles.mkdir(parents=True)
     (profiles / "here.yaml").write_text("launcher: local\ngpus_per_node: 2\ngpu_memory_gib: 4\n")
-    text = TINY.replace("gpus: 2", "gpus: 1") + "sweep: {problem.image_size: [[192, 192], [256, 256], [320, 320]]}\n"
+    text = TINY.replace("gpus: 2", "gpus: 1") + "sweep: {problem.image_size: [[256, 256], [320, 320], [384, 384]]}\n"
     spec = cli.write("tiny.yaml", text)
     assert cli("sweep", spec, timeout_s=2000).code == 0
     reported = cli("report", *[paths.run_id for paths in find_runs(tmp_path / "runs")], "--json")
