@@ -8,7 +8,6 @@ With `rank RUN_DIR` the same module is a rank: it makes sure of its end when the
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ from typing import Any
 from dptrain.records.events import EventLog, read_events
 from dptrain.records.intent import read_intent
 from dptrain.records.paths import AttemptPaths, RunPaths
-from dptrain.records.process import start_ticks
+from dptrain.records.process import end_with_parent, start_ticks
 
 REQUEUE_EXIT_CODE = 75
 """EX_TEMPFAIL: a rank has saved and wants to be started again as the next attempt."""
@@ -31,7 +30,6 @@ KILL_AFTER_S = 10
 """Seconds between SIGTERM and SIGKILL."""
 REQUEUE_WAIT_S = 60.0
 """How long the other ranks may take to leave once one has asked for the next attempt."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Stop:
@@ -44,14 +42,6 @@ class Stop:
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the supervisor dies, even by SIGKILL."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before the call.
-    if os.getppid() != int(os.environ["DPTRAIN_JOB_ID"]):
-        os._exit(1)
 
 
 def supervise(paths: RunPaths, attempt: int, stop: Stop) -> int:
@@ -193,7 +183,7 @@ def _shell_code(returncode: int) -> int:
 def main(words: list[str]) -> int:
     """`RUN_DIR ATTEMPT`: the supervisor. `rank RUN_DIR`: one rank."""
     if words[0] == "rank":
-        die_with_parent()
+        end_with_parent(int(os.environ["DPTRAIN_JOB_ID"]))
         from dptrain.engine import worker
 
         worker.main(words[1])

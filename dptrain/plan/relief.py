@@ -14,11 +14,10 @@ from dptrain.plan.cards import Card
 from dptrain.plan.fitting import BATCH_KEY, MODE_KEY, modes
 from dptrain.plan.forecast import GIB, Request, forecast
 from dptrain.plan.memory import Memory
+from dptrain.plan.remedies import MODES
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.schema import Spec, Task
 
-MODES = ("never", "auto", "always", "stages")
-"""Of recomputation, each of less memory than the one before."""
 WORTH = 0.98
 """A change that leaves more than this share of the peak is not named."""
 

@@ -26,6 +26,7 @@ from dptrain.spec.schema import Spec, Task
 KEYS = ("tiling.checkpoint", "tiling.max_batch_size", "tiling.patch", ranks.KEY, "resources.replicas")
 """In the order of what a change costs."""
 MODES = ("never", "auto", "always", "stages")
+"""Of recomputation, each of less memory than the one before."""
 LARGEST_PATCH = 512
 MOST_TILES = 4096
 """Of a rank: so small a patch costs more in halos than any other change, and its forecast takes minutes."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dptrain.plan.fitting import BATCH_KEY, MODE_KEY
 from dptrain.plan.forecast import GIB
 from dptrain.plan.memory import LABELS
-from dptrain.plan.relief import MODES, Relief, Reliefs, reliefs
+from dptrain.plan.relief import Relief, Reliefs, reliefs
+from dptrain.plan.remedies import MODES
 from dptrain.records.reading import real_number, whole_number
 from dptrain.status.case import Advice, Case
 from dptrain.status.show import size
