@@ -33,7 +33,10 @@ PADDED = (VOLUME, "replicated", 1, WORK[0])
 
 @pytest.mark.parametrize(
     ("spec", "layout", "world_size", "work"),
-    [pytest.param(*case, marks=pytest.mark.xfail(reason="3 % low") if case == PADDED else ()) for case in CASES],
+    [
+        pytest.param(*case, marks=pytest.mark.xfail(reason="3 % low", strict=True) if case == PADDED else ())
+        for case in CASES
+    ],
 )
 def test_forecast_is_what_real_ranks_measure(
     ranks: RankPool, spec: Spec, layout: str, world_size: int, work: tuple[Task, str, int]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dptrain.spec.tree import Entry, Found, Node, Where, printable, shown
+from dptrain.spec.tree import Found, Node, Where, printable, shown
 
 REASONS: Mapping[str, str] = {
     "additional_metrics": "dptrain always measures PSNR and SSIM",
@@ -84,8 +84,3 @@ class Notes:
     def problem(self, where: Where, found: str, write: str) -> None:
         """Something for which there is no run."""
         self.found.append(Found(where=where, found=found, write=write))
-
-    def leave_out(self, section: str, entries: Mapping[str, Entry]) -> None:
-        """Every key of a mapping is unmapped."""
-        for key, entry in entries.items():
-            self.unmapped(f"{section}.{key}" if section else key, entry.value)
