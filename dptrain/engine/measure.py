@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from deepinv.utils import TensorList
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
 
@@ -46,13 +47,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def watch(self, *values: Any) -> None:
         """Count tensors that existed before: parameters and buffers of modules, tensors in any nesting."""
-        for value in values:
-            tensors = (
-                [*value.parameters(), *value.buffers()] if isinstance(value, torch.nn.Module) else tree_iter(value)
-            )
-            for tensor in tensors:
-                if isinstance(tensor, torch.Tensor):
-                    self._add(tensor)
+        for value in tree_iter(values):
+            if isinstance(value, torch.nn.Module):
+                self.watch(*value.parameters(), *value.buffers())
+            elif isinstance(value, TensorList):  # torch takes it for a leaf
+                self.watch(*value)
+            elif isinstance(value, torch.Tensor):
+                self._add(value)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

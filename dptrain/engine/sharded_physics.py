@@ -68,7 +68,7 @@ class ShardedPhysics:
     def measure(self, x: Tensor) -> list[Tensor]:
         """Of this rank's box; outside the bytes of a step."""
         with torch.no_grad(), self.ctx.uncounted():
-            return self.fidelity.A(x)
+            return [y.contiguous() for y in self.fidelity.A(x)]
 
     def place(self, i: int) -> Box | None:
         """As in `DataFidelity`."""

@@ -123,7 +123,7 @@ def _tracked(spec: Spec, task: Task, built: Built, batch: Batch, meter: TermMete
         meter.watch(algorithm.network)
     with meter.terms.tagged(DATA):
         # A reconstruction holds the measurements of its image until its end.
-        held = built.physics.measure(batch.truth) if task == "infer" and not algorithm.holds_whole else []
+        held = _measurements(built, batch.truth) if task == "infer" and not algorithm.holds_whole else []
         meter.watch(algorithm, batch.truth, batch.measured, held)
     with patch.object(Exchange, "_send", meter.tagged(EXCHANGE, Exchange._send)), meter.tracking():
         return _train(spec, built, batch, meter) if task == "train" else _infer(built, batch, meter)
@@ -167,6 +167,11 @@ def _trainable(spec: Spec) -> tuple[str, ...]:
     return tuple(name for name in spec.train.trainable if not (name == "sigma" and spec.algorithm.sigma == "noise"))
 
 
+def _measurements(built: Built, truth: torch.Tensor) -> list[torch.Tensor]:
+    """Of storages of their own, as noise makes them: an operator may return its input."""
+    return [y.clone() for y in built.physics.measure(truth)]
+
+
 def _empty_batch(spec: Spec, task: Task, built: Built) -> Batch:
     """What this rank holds of a batch: of whole images, or A^T y of its box."""
     images = spec.train.batch_size if task == "train" and spec.train is not None else 1
@@ -174,6 +179,6 @@ def _empty_batch(spec: Spec, task: Task, built: Built) -> Batch:
     truth = part.new_zeros((images, *part.shape[1:]))
     return Batch(
         truth=truth,
-        measured=built.algorithm.measured(built.physics.measure(truth)),
+        measured=built.algorithm.measured(_measurements(built, truth)),
         sigma=truth.new_zeros(images) if spec.algorithm.sigma == "noise" else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from deepinv.utils import TensorList
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,3 +104,11 @@ def test_the_resident_peak_rises_and_stays() -> None:
     del block
     # The kernel counts in batches: a hundred kilobytes more or less.
     assert before + 2**25 < after < resident_peak_bytes() + 2**20
+
+
+def test_measurements_are_watched_in_any_nesting() -> None:
+    one, two, three = (torch.zeros(BLOCK) for _ in range(3))
+    meter = Meter(CPU, track=True)
+    with meter.tracking(TensorList([one, two]), {"more": [three, TensorList([one])]}):
+        pass
+    assert meter.peak_memory_bytes == 3 * ALLOCATION_BYTES

@@ -75,7 +75,7 @@ class RankPhysics(Protocol):
         ...
 
     def measure(self, x: Tensor) -> list[Tensor]:
-        """Measurements of an image, without noise: this rank's part."""
+        """Measurements of an image, without noise: this rank's part. Contiguous: what is every other pixel keeps none of the others."""
         ...
 
     def place(self, i: int) -> Box | None:
@@ -134,7 +134,7 @@ class WholePhysics:
     def measure(self, x: Tensor) -> list[Tensor]:
         """A x."""
         with torch.no_grad():
-            return list(self.physics.A(x))
+            return [y.contiguous() for y in self.physics.A(x)]
 
     def place(self, i: int) -> Box | None:
         """None: all of them."""
