@@ -9,7 +9,7 @@ last have one shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,7 @@ class ThinForward:
         self._calls = 0
         self._kept_bytes = 0
         self._made = _Made(dtype=torch.float32, elements=0)
+        self._gradient_bytes = 0
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -69,7 +70,7 @@ class ThinForward:
         if not self._made.elements:
             return x
         anchor = next((p for p in self._network.parameters() if p.requires_grad), None)
-        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._made)
+        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._made, self._gradient_of_input)
         return out
 
     def _is_real(self, place: int) -> bool:
@@ -79,40 +80,61 @@ class ThinForward:
 
     def _real(self, x: torch.Tensor, sigma: torch.Tensor, tracker: TermTracker, *, first: bool) -> torch.Tensor:
         before = tracker.current_bytes
+
+        def begin(gradient: torch.Tensor) -> None:
+            tracker.tag = TILE
+
+        def end(gradient: torch.Tensor) -> None:
+            tracker.tag = ""
+            self._gradient_bytes = gradient.untyped_storage().nbytes()
+
         with tracker.tagged(TILE):
-            out: torch.Tensor = self._forward(x, sigma)
+            out: torch.Tensor = self._forward(_Watched.apply(x, end) if x.requires_grad else x, sigma)
         if first and tracker.phase == FORWARD:
             same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
             self._kept_bytes = max(0, tracker.current_bytes - before - (0 if same else allocated_bytes(out)))
             elements = 0 if same else out.untyped_storage().nbytes() // out.element_size()
             self._made = _Made(dtype=out.dtype, elements=elements)
-        _tag_backward(tracker, x, out)
+        if out.requires_grad and out is not x:
+            # Between the gradient of the output and that of the input the network's backward pass is at work.
+            out.register_hook(begin)  # type: ignore[no-untyped-call]
         return out
 
+    def _gradient_of_input(self, x: torch.Tensor) -> torch.Tensor:
+        """As large as a real call's, which may be the part of a larger tensor that belongs to the image and not to its noise map."""
+        elements = max(x.numel(), self._gradient_bytes // x.element_size())
+        return x.new_empty(elements)[: x.numel()].view(x.shape)
 
-def _tag_backward(tracker: TermTracker, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Between the gradient of the output and that of the input the network's backward pass is at work."""
 
-    def begin(gradient: torch.Tensor) -> None:
-        tracker.tag = TILE
+class _Watched(torch.autograd.Function):
+    """The same tensor; its gradient is shown as soon as it is there. A hook would wait for whatever else goes first."""
 
-    def end(gradient: torch.Tensor) -> None:
-        tracker.tag = ""
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, show: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        ctx.show = show
+        return x.view_as(x)
 
-    if out.requires_grad and out is not x:
-        out.register_hook(begin)  # type: ignore[no-untyped-call]
-        if x.requires_grad:
-            x.register_hook(end)  # type: ignore[no-untyped-call]
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        ctx.show(gradient)
+        return gradient, None
 
 
 class _StandIn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, anchor: torch.Tensor | None, kept_bytes: int, made: _Made) -> torch.Tensor:
-        ctx.dtype = x.dtype
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        anchor: torch.Tensor | None,
+        kept_bytes: int,
+        made: _Made,
+        gradient_like: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        ctx.dtype, ctx.gradient_like = x.dtype, gradient_like
         ctx.save_for_backward(x.new_empty(kept_bytes, dtype=torch.uint8))
         return x.new_empty(made.elements, dtype=made.dtype)[: x.numel()].view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         _ = ctx.saved_tensors
-        return gradient.to(ctx.dtype, copy=True), None, None, None
+        return ctx.gradient_like(gradient.to(ctx.dtype)), None, None, None, None

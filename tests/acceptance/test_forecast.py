@@ -27,17 +27,7 @@ CASES = list(itertools.product((PLANE, VOLUME), ("replicated", "sharded"), (1, 2
 """Every other one: each image and layout on each number of ranks with two or three of the five."""
 
 
-PADDED = (VOLUME, "replicated", 1, WORK[0])
-"""Windows of 15 voxels, which the network pads to 16, and many calls: of what a call leaves behind, a window's gradient is missed."""
-
-
-@pytest.mark.parametrize(
-    ("spec", "layout", "world_size", "work"),
-    [
-        pytest.param(*case, marks=pytest.mark.xfail(reason="3 % low", strict=True) if case == PADDED else ())
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("spec", "layout", "world_size", "work"), CASES)
 def test_forecast_is_what_real_ranks_measure(
     ranks: RankPool, spec: Spec, layout: str, world_size: int, work: tuple[Task, str, int]
 ) -> None:
@@ -65,5 +55,5 @@ def test_forecast_is_what_a_run_records(tool: Cli, task: Task, layout: str) -> N
     )
     measured = max(done.result["peak_memory_bytes"])
     print(f"{layout} {task}: {made.peak_bytes} forecast, {measured} recorded by the run")
-    # In layout replicated a run holds about one set of measurements more than a step of it alone: why is not known.
+    # In layout replicated gloo's thread sometimes holds a message a moment longer, and the run sees it alive.
     assert made.peak_bytes == pytest.approx(measured, rel=0.01 if layout == "sharded" else 0.03)
