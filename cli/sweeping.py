@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from dptrain.cli.follow import Bars, end_after_interrupt
 from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.cli.start import Options, read_spec
-from dptrain.errors import Interrupted, PlanRefused, RunFailed, SubmissionRejected, UsageError, WaitTimeout
+from dptrain.errors import (
+    Interrupted,
+    PlanRefused,
+    RunFailed,
+    StateUnknown,
+    SubmissionRejected,
+    UsageError,
+    WaitTimeout,
+)
 from dptrain.records.paths import RunPaths
 from dptrain.records.sweeps import SweepMember, SweepRecord, runs_of, write_sweep
 from dptrain.spec.cluster import ClusterProfile
@@ -201,21 +209,49 @@ def _of_source(options: Options) -> dict[str, Any]:
 
 
 def _submit(grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_parallel: int | None) -> None:
-    """
+    """Submit, saying after each request which job every member has: what is said stays true whatever comes after it.
+
     :raises SubmissionRejected: where SLURM took none of them.
+    :raises StateUnknown: where SLURM did not answer; the members after it were not tried.
     """
     from dptrain.launch.sweeps import submit_arrays
-    from dptrain.records.intent import read_intent
 
     going = [status.job_id for _, status in grid.known.values() if status.launcher == "slurm" and not status.ended]
     busy = sorted({job_id.split("_")[0] for job_id in going if job_id is not None})
-    runs, rejected = submit_arrays(able, grid.task, starter, max_parallel, busy)
-    jobs = [(paths, read_intent(paths).job_id) for paths in runs]
-    for paths, job_id in jobs:
-        if job_id is not None:
-            note(f"{paths.run_id}: job {job_id}")
-    if rejected and all(job_id is None for _, job_id in jobs):
-        raise SubmissionRejected("\n".join(dict.fromkeys(map(str, rejected))))
+    tried: list[RunPaths] = []
+    with_job = 0
+    rejected: list[str] = []
+    for submitted in submit_arrays(able, grid.task, starter, max_parallel, busy):
+        tried += submitted.runs
+        with_job += sum(_say_job(paths) for paths in submitted.runs)
+        if isinstance(submitted.error, StateUnknown):
+            raise StateUnknown(_unknown_text(submitted.error, with_job, len(tried), len(able)))
+        if submitted.error is not None:
+            rejected.append(str(submitted.error))
+    if rejected and not with_job:
+        raise SubmissionRejected("\n".join(dict.fromkeys(rejected)))
+
+
+def _say_job(paths: RunPaths) -> bool:
+    """Say which job a run has; whether it has one for certain."""
+    from dptrain.records.intent import read_intent
+
+    intent = read_intent(paths)
+    if intent.job_id is not None:
+        note(f"{paths.run_id}: job {intent.job_id}")
+    elif intent.submission == "submitting" and intent.comment is not None:
+        note(f"{paths.run_id}: not known whether it has a job (comment {intent.comment})")
+    else:
+        note(f"{paths.run_id}: not submitted")
+    return intent.job_id is not None
+
+
+def _unknown_text(error: StateUnknown, with_job: int, tried: int, able: int) -> str:
+    return (
+        f"{error}\n    of {able} members {with_job} have a job, {tried - with_job} have none or may have one, "
+        f"{able - tried} were not tried\n"
+        "    write the same command again when SLURM answers: it finds jobs that were accepted and submits the rest, none twice"
+    )
 
 
 def _run_queue(

@@ -7,12 +7,12 @@ the caller's to say (`is_done` and `is_over`): this layer knows of no states.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptrain.errors import PlanRefused, SubmissionRejected
+from dptrain.errors import PlanRefused, StateUnknown, SubmissionRejected
 from dptrain.launch.local import start_local
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
@@ -103,37 +103,47 @@ class Starter:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """What became of the members of one resource request; their intents name their jobs."""
+
+    runs: list[RunPaths]
+    error: SubmissionRejected | StateUnknown | None
+    """Why some or all of them have no job, or may have one."""
+
+
 def submit_arrays(
     members: Sequence[PlannedMember],
     task: Task,
     starter: Starter,
     max_parallel: int | None,
     busy: Sequence[str] = (),
-) -> tuple[list[RunPaths], list[SubmissionRejected]]:
-    """Submit the members, those of one resource request together. A request that SLURM refuses keeps no other from being submitted.
+) -> Iterator[Submitted]:
+    """Submit the members, those of one resource request together, and tell of each request before the next one.
+
+    A request that SLURM refuses keeps no other from being submitted. Where SLURM does not answer nothing further is tried, and the
+    members of later requests have no run.
 
     :param max_parallel: at most so many runs at once, over all arrays.
     :param busy: jobs of the sweep that an earlier command submitted and that are not over: with a limit these come after them.
-    :return: the runs that were made, and what was refused.
-    :raises StateUnknown: where SLURM does not answer; what is submitted stays, and the message lists it.
     """
-    runs: list[RunPaths] = []
-    rejected: list[SubmissionRejected] = []
     groups = list(group_by_request(members).values())
     for lane in lanes([len(group) for group in groups], max_parallel):
         heads: list[str] = []
         for group in (groups[number] for number in lane.groups):
             paths = [starter.create(planned) for planned in group]
-            runs += paths
             plan = group[0].plan if len(group) == 1 else _array_plan(group, task, starter, lane.max_parallel)
             folder = paths[0].dir.parent / new_run_id(f"{starter.sweep}-arrays")
+            error: SubmissionRejected | StateUnknown | None = None
             try:
                 submit_slurm(
                     paths, plan, starter.profile, max_parallel=lane.max_parallel, folder=folder, heads=heads, after=busy
                 )
-            except SubmissionRejected as error:
-                rejected.append(error)
-    return runs, rejected
+            except (SubmissionRejected, StateUnknown) as refused:
+                error = refused
+            yield Submitted(runs=paths, error=error)
+            if isinstance(error, StateUnknown):
+                return
 
 
 @dataclass(frozen=True, kw_only=True)

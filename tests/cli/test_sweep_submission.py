@@ -1,0 +1,42 @@
+"""What a sweep says of its members when SLURM stops answering in the middle of submitting them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from dptrain.records.index import find_runs
+from dptrain.records.intent import read_intent
+from tests.cli.cli import TINY, Cli
+
+SBATCH = """\
+if [ ! -e "$0.used" ]; then touch "$0.used"; echo 'Submitted batch job 11'; exit 0; fi
+echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1
+"""
+SILENT = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1\n"
+SCONTROL = "echo 'MaxArraySize = 1001'\n"
+
+
+def commands(folder: Path, **scripts: str) -> str:
+    """A PATH that begins with these commands."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_what_was_submitted_is_said_although_a_later_request_got_no_answer(tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch=SBATCH, squeue=SILENT, scontrol=SCONTROL)
+    cli = Cli(tmp_path, PATH=path, DPTRAIN_CLUSTER="generic-slurm")
+    grid = TINY + "sweep: {resources.gpus: [1, 2, 4], algorithm.iterations: [1, 2]}\n"
+    done = cli("sweep", cli.write("grid.yaml", grid), "--max-parallel", "2")
+    assert done.code == 6 and "Traceback" not in done.err, done.err
+    intents = {paths.run_id: read_intent(paths) for paths in find_runs(tmp_path / "runs")}
+    assert Counter(intent.job_id is not None for intent in intents.values()) == {True: 2, False: 2}
+    for run, intent in intents.items():
+        said = f"job {intent.job_id}" if intent.job_id else f"not known whether it has a job (comment {intent.comment})"
+        assert f"{run}: {said}" in done.err
+    assert "of 6 members 2 have a job, 2 have none or may have one, 2 were not tried" in done.err
+    assert "the same command again when SLURM answers" in done.err
