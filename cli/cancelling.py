@@ -14,8 +14,8 @@ from dptrain.cli.output import print_error, say
 from dptrain.errors import DptrainError, UsageError
 from dptrain.launch.cancel import cancel_all
 from dptrain.launch.locks import Holder, sweep_holder
-from dptrain.records.index import resolve_run
-from dptrain.records.paths import RunPaths, runs_root
+from dptrain.records.index import place_of, resolve_run
+from dptrain.records.paths import RunPaths
 from dptrain.records.sweeps import is_sweep, runs_of_sweep
 from dptrain.status.state import run_status
 
@@ -55,7 +55,7 @@ def _going(runs: Sequence[RunPaths]) -> Iterator[RunPaths]:
 
 def _end_queue(sweep: str) -> list[DptrainError]:
     """End the command that is starting the members of a sweep, where there is one; what went wrong."""
-    holder = sweep_holder(runs_root(), sweep)
+    holder = sweep_holder(*place_of(sweep))
     if holder is None:
         return []
     if holder.host != socket.gethostname():
@@ -78,5 +78,5 @@ def _terminate(sweep: str, holder: Holder) -> None:
     except ProcessLookupError:
         return
     deadline = time.monotonic() + QUEUE_WAIT_S
-    while time.monotonic() < deadline and sweep_holder(runs_root(), sweep) == holder:
+    while time.monotonic() < deadline and sweep_holder(*place_of(sweep)) == holder:
         time.sleep(0.1)

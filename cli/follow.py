@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dptrain.cli.output import console, note, print_json, say
 from dptrain.errors import DptrainError, Interrupted, RunFailed
+from dptrain.records.index import called
 from dptrain.records.paths import RunPaths
 from dptrain.status.model import RunStatus
 from dptrain.status.show import failure_text, one_line, result_lines
@@ -126,7 +127,7 @@ def conclude(paths: RunPaths, *, as_json: bool, waited: bool) -> None:
         print_json(status.to_json(ranks=True))
     elif not waited and not status.bad:
         say(f"{status.run}: {status.state}; folder {status.run_dir}")
-        say(f"look: dptrain status {status.run}    end: dptrain cancel {status.run}")
+        say(f"look: dptrain status {status.called}    end: dptrain cancel {status.called}")
     elif not status.bad:
         for line in result_lines(status, paths):
             say(line)
@@ -170,7 +171,8 @@ def end_after_interrupt(paths: RunPaths) -> str:
     intent = read_intent(paths)
     if intent.launcher == "slurm":
         going = f"job {intent.job_id} goes on" if intent.job_id else "its submission was not confirmed"
-        return f"{intent.run}: {going}; look: dptrain status {intent.run}    end: dptrain cancel {intent.run}"
+        name = called(paths.dir)
+        return f"{intent.run}: {going}; look: dptrain status {name}    end: dptrain cancel {name}"
     if intent.job_id is None:
         return f"{intent.run}: nothing was started"
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from dptrain.cli.output import console, print_table, rich_table, say
 from dptrain.errors import Interrupted
 from dptrain.launch.locks import sweep_holder
-from dptrain.records.index import find_runs, is_run
-from dptrain.records.paths import RunPaths, runs_root
-from dptrain.records.sweeps import read_sweep, resolve_runs
+from dptrain.records.index import find_runs, place_of
+from dptrain.records.paths import RunPaths
+from dptrain.records.sweeps import is_sweep, read_sweep, resolve_runs
 from dptrain.status.live import LIVE_HEADER, live_row, rows_that_fit, still_going, summary
 from dptrain.status.model import RunStatus
 from dptrain.status.show import RANK_HEADER, one_line, rank_row, remark, row_style
@@ -47,16 +47,15 @@ def finder(texts: Sequence[str] | None) -> Callable[[], Watched]:
 
     :raises NoSuchRun: where there is none.
     """
-    root = runs_root()
     if not texts:
         every = find_runs()
         return lambda: Watched(runs=every)
     named = {text: resolve_runs(text) for text in texts}
-    sweeps = {t: record for t in texts if (record := read_sweep(root, t)) is not None and not is_run(root / t)}
+    sweeps = {t: record for t in texts if is_sweep(t) and (record := read_sweep(*place_of(t))) is not None}
 
     def find() -> Watched:
         now = {text: resolve_runs(text) if text in sweeps else runs for text, runs in named.items()}
-        growing = [name for name in sweeps if sweep_holder(root, name) is not None]
+        growing = [name for name in sweeps if sweep_holder(*place_of(name)) is not None]
         missing = sum(len(sweeps[name].members) - len(now[name]) for name in growing)
         runs = list(dict.fromkeys(paths for found in now.values() for paths in found))
         return Watched(runs=runs, not_started=max(0, missing), growing=bool(growing))

@@ -69,14 +69,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="Run id, run directory, unique prefix, or `last`.", autocompletion=complete_runs
+        metavar="RUN",
+        help="Run id, run directory, unique prefix, or `last`; in another folder of runs: FOLDER/NAME.",
+        autocompletion=complete_runs,
     ),
 ]
 Runs = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
-        help="Run ids, directories, unique prefixes, `last`, or names of sweeps.",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps; in another folder of runs: FOLDER/NAME.",
         autocompletion=complete_runs,
     ),
 ]
@@ -84,7 +86,7 @@ MaybeRuns = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN...]",
-        help="Run ids, directories, unique prefixes, `last`, or names of sweeps; default: all.",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps, also as FOLDER/NAME; default: all.",
         autocompletion=complete_runs,
     ),
 ]
@@ -92,7 +94,7 @@ RunsOrFlag = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN...",
-        help="Run ids, directories, unique prefixes, `last`, or names of sweeps.",
+        help="Run ids, directories, unique prefixes, `last`, or names of sweeps; in another folder of runs: FOLDER/NAME.",
         autocompletion=complete_runs,
     ),
 ]

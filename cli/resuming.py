@@ -74,12 +74,12 @@ def _check_over(status: RunStatus, force: bool) -> None:
     if why is None:
         raise UsageError(
             f"{status.run} is {status.state}{job}: a run is resumed when it has ended\n"
-            f"    write: dptrain cancel {status.run}"
+            f"    write: dptrain cancel {status.called}"
         )
     if not force:
         raise StateUnknown(
             f"{status.run}{job}: {why}; it may still run\n"
-            f"    if you know that it does not, write: dptrain resume {status.run} --force"
+            f"    if you know that it does not, write: dptrain resume {status.called} --force"
         )
     note(f"forced although {why}")
 

@@ -20,6 +20,7 @@ from dptrain.errors import (
     UsageError,
     WaitTimeout,
 )
+from dptrain.records.index import called
 from dptrain.records.paths import RunPaths
 from dptrain.records.sweeps import SweepMember, SweepRecord, runs_of, write_sweep
 from dptrain.spec.cluster import ClusterProfile
@@ -52,6 +53,13 @@ class Grid:
         if found is None or first_word(found[1].state) == "never-submitted":
             return True
         return retry and found[1].bad and found[1].over
+
+    @property
+    def called(self) -> str:
+        """The sweep as commands take it."""
+        from dptrain.launch.sweeps import sweep_root
+
+        return called(sweep_root(self.profile) / self.name)
 
     def starter(self) -> Starter:
         """What makes their run directories; those that were never submitted are used again."""
@@ -299,7 +307,7 @@ def _wait(grid: Grid, options: Options) -> None:
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; the {len(runs)} submitted runs go on\n"
-            f"    look: dptrain status {grid.name}    end: dptrain cancel {grid.name}"
+            f"    look: dptrain status {grid.called}    end: dptrain cancel {grid.called}"
         ) from None
 
 
@@ -323,7 +331,7 @@ def _conclude(grid: Grid, options: Options) -> None:
         done = sum(status.state == "completed" for _, status in found)
         say(f"{done} of {len(grid.members)} completed; results: {path}")
         if any(not status.ended for _, status in found):
-            say(f"look: dptrain status {grid.name}    end: dptrain cancel {grid.name}")
+            say(f"look: dptrain status {grid.called}    end: dptrain cancel {grid.called}")
     bad = [_why(status) for _, status in found if status.bad]
     bad += [f"{name}: not planned: {reason}" for name, reason in grid.unplanned]
     if bad:

@@ -22,6 +22,7 @@ from dptrain.engine.session import NotRestarted, Session
 from dptrain.engine.watch import EXIT_REQUEUE
 from dptrain.errors import StateUnknown, SubmissionRejected
 from dptrain.records.events import read_events
+from dptrain.records.index import called
 from dptrain.records.intent import update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.submit import submit_script
@@ -85,7 +86,7 @@ def _leave_to_next_job(session: Session, reason: str, step: int) -> NoReturn:
             raise NotRestarted(
                 reason,
                 f"{reason} after step {step}, which is saved; the next job was not submitted: {error}\n"
-                f"    write: dptrain resume {session.paths.run_id}",
+                f"    write: dptrain resume {called(session.paths.dir)}",
             ) from None
         update_intent(session.paths, job_id=job_id, first_attempt=session.env.attempt + 1)
         print(f"job {job_id} goes on when this one has ended", flush=True)

@@ -1,9 +1,13 @@
-"""Which runs there are, and which of them a user means. Reads folder names and intent.json only, so that hundreds cost nothing."""
+"""Which runs there are, and which of them a user means. Reads folder names and intent.json only, so that hundreds cost nothing.
+
+A run or sweep has a name in its folder of runs. Where that is another folder than this shell's, it is called FOLDER/NAME.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from pathlib import Path
 
 from dptrain.errors import NoSuchRun
@@ -28,24 +32,38 @@ def find_runs(root: Path | None = None) -> list[RunPaths]:
     return [run for _, _, run in sorted(dated, key=lambda d: d[:2])]
 
 
+def place_of(text: str, root: Path | None = None) -> tuple[Path, str]:
+    """(folder of runs, name in it) of what a user calls NAME or FOLDER/NAME.
+
+    :param root: the folder of a bare name; default: `DPTRAIN_RUNS`, or `./runs`.
+    """
+    if "/" in text:
+        path = Path(text).expanduser().absolute()
+        return path.parent, path.name
+    return (runs_root() if root is None else root), text
+
+
+def called(directory: Path) -> str:
+    """What to type for a run or sweep: its name, or FOLDER/NAME where it is not in this shell's folder of runs.
+
+    :param directory: of the run; of a sweep its folder of runs, and its name.
+    """
+    return directory.name if directory.parent == runs_root() else shlex.quote(str(directory.absolute()))
+
+
 def resolve_run(text: str, root: Path | None = None) -> RunPaths:
-    """The run of an id, a run directory, a unique prefix of an id, or `last`. Raises NoSuchRun with what comes near.
+    """The run of an id, a run directory, a unique prefix of an id, or `last`, all also as FOLDER/NAME.
 
     An id wins over a directory of the same name, and an exact id over ids that it is a prefix of.
+
+    :raises NoSuchRun: with what comes near.
     """
     folder = runs_root() if root is None else root
     if "/" not in text and text not in ("", ".", ".."):
         if is_run(folder / text):
             return RunPaths(folder / text)
-        runs = find_runs(folder)
-        if text == LAST:
-            if runs:
-                return runs[-1]
-            raise NoSuchRun(
-                f"there are no runs in {folder}\n    write: DPTRAIN_RUNS=<folder of runs>, or start one with `dptrain infer`"
-            )
-        if not is_run(Path(text)):
-            return _by_prefix(text, runs, folder)
+        if text == LAST or not is_run(Path(text)):
+            return _in_folder(text, find_runs(folder), folder)
     directory = Path(text).expanduser().absolute()
     if text and is_run(directory):
         return RunPaths(directory)
@@ -53,7 +71,20 @@ def resolve_run(text: str, root: Path | None = None) -> RunPaths:
         raise NoSuchRun(
             f"{text} is a folder, but no run: it has no intent.json\n    write: the id or directory of a run"
         )
+    folder, name = place_of(text)
+    if "/" in text and (runs := find_runs(folder)):
+        return _in_folder(name, runs, folder)
     raise NoSuchRun(f"there is no run directory {text!r}\n    write: the id or directory of a run, or last")
+
+
+def _in_folder(name: str, runs: list[RunPaths], folder: Path) -> RunPaths:
+    if name != LAST:
+        return _by_prefix(name, runs, folder)
+    if runs:
+        return runs[-1]
+    raise NoSuchRun(
+        f"there are no runs in {folder}\n    write: FOLDER/last, DPTRAIN_RUNS=FOLDER, or start one with `dptrain infer`"
+    )
 
 
 def _by_prefix(text: str, runs: list[RunPaths], folder: Path) -> RunPaths:

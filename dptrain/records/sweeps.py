@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dptrain.errors import NoSuchRun
-from dptrain.records.index import find_runs, is_run, resolve_run
+from dptrain.records.index import find_runs, is_run, place_of, resolve_run
 from dptrain.records.intent import read_intent, write_json
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.records.reading import open_file, parse_json
@@ -74,7 +74,7 @@ def runs_of(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, 
 
 
 def resolve_runs(text: str, root: Path | None = None) -> list[RunPaths]:
-    """The run of an id, a directory, a unique prefix or `last`; of the name of a sweep, its members' runs.
+    """The run of an id, a directory, a unique prefix or `last`; of the name of a sweep, its members' runs. All also as FOLDER/NAME.
 
     :raises NoSuchRun: where there is none; for a sweep none of whose members was started.
     """
@@ -88,22 +88,22 @@ def resolve_runs(text: str, root: Path | None = None) -> list[RunPaths]:
 
 def is_sweep(text: str, root: Path | None = None) -> bool:
     """Whether a text names a sweep: no run has exactly this id."""
-    folder = runs_root() if root is None else root
-    return read_sweep(folder, text) is not None and not is_run(folder / text)
+    folder, name = place_of(text, root)
+    return read_sweep(folder, name) is not None and not is_run(folder / name)
 
 
-def runs_of_sweep(name: str, root: Path | None = None) -> list[RunPaths]:
+def runs_of_sweep(text: str, root: Path | None = None) -> list[RunPaths]:
     """Its members' runs, in their order, as far as they were started."""
-    folder = runs_root() if root is None else root
+    folder, name = place_of(text, root)
     record = read_sweep(folder, name)
     marks = [member.fingerprint for member in record.members] if record is not None else []
     found = runs_of(marks, folder)
     return [found[mark] for mark in marks if mark in found]
 
 
-def not_started(name: str, root: Path | None = None) -> list[str]:
+def not_started(text: str, root: Path | None = None) -> list[str]:
     """Names of the members of a sweep that have no run."""
-    folder = runs_root() if root is None else root
+    folder, name = place_of(text, root)
     record = read_sweep(folder, name)
     if record is None:
         return []

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from dptrain.errors import DptrainError
+from dptrain.records.index import called
 from dptrain.records.intent import read_intent
-from dptrain.records.paths import RunPaths, runs_root
+from dptrain.records.paths import RunPaths
 from dptrain.records.reading import open_file, parse_json
 from dptrain.records.saves import save_steps
 from dptrain.scheduler.sbatch import interpreter_of
@@ -42,8 +43,7 @@ class Case:
     @cached_property
     def name(self) -> str:
         """The run as commands take it."""
-        inside = self.paths.dir.parent == runs_root()
-        return self.paths.run_id if inside else shlex.quote(str(self.paths.dir))
+        return called(self.paths.dir)
 
     @cached_property
     def spec(self) -> Spec | None:

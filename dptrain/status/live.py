@@ -81,7 +81,7 @@ def still_going(statuses: Sequence[RunStatus], most: int = 6) -> str:
     lines = [f"  {s.run}: {s.state}, step {s.step}/{s.steps}" for s in going[:most]]
     if len(going) > most:
         lines.append(f"  and {len(going) - most} more")
-    named = " ".join(status.run for status in going[:most])
+    named = " ".join(status.called for status in going[:most])
     return "\n".join([f"{len(going)} still going:", *lines, f"    to end: dptrain cancel {named}"])
 
 

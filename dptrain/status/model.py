@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from dptrain.records.index import called
 
 ENDED = ("completed", "incomplete", "failed", "timed-out", "preempted", "cancelled", "never-submitted")
 """First words of the states that no waiting changes."""
@@ -126,6 +129,11 @@ class RunStatus:
     """What the run was made to suffer on purpose."""
     path: tuple[float, ...] = ()
     """PSNR, or else loss, over the newest steps; not in the JSON entry."""
+
+    @property
+    def called(self) -> str:
+        """The run as commands take it."""
+        return called(Path(self.run_dir))
 
     @property
     def ended(self) -> bool:

@@ -149,7 +149,7 @@ def failure_text(status: RunStatus, paths: RunPaths) -> str:
             lines += [f"  {line}" for line in failure.traceback.strip().splitlines()[-TRACEBACK_LINES:]]
     lines += [f"earlier: {text}" for text in status.history]
     lines += [f"injected on purpose: {status.faults}"] if status.faults else []
-    lines += [f"log: {log_of(status, paths)}", f"what to try: dptrain status --why {status.run}"]
+    lines += [f"log: {log_of(status, paths)}", f"what to try: dptrain status --why {status.called}"]
     return "\n".join(lines)
 
 

@@ -70,7 +70,7 @@ def _never_starting(left: Sequence[RunStatus]) -> str:
         f"{s.run}: job {s.job_id} cannot start as it was asked for: {(s.reason or '').removeprefix(IMPOSSIBLE_MARK)}"
         for s in left
     ]
-    runs = " ".join(status.run for status in left)
+    runs = " ".join(status.called for status in left)
     return "\n".join([*lines, f"    it is left in the queue; write: dptrain cancel {runs}"])
 
 

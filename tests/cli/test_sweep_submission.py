@@ -1,8 +1,10 @@
-"""What a sweep says of its members when SLURM stops answering in the middle of submitting them."""
+"""What is said of a submission: each member's job when SLURM stops answering, and commands that find what was submitted."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -40,3 +42,19 @@ def test_what_was_submitted_is_said_although_a_later_request_got_no_answer(tmp_p
         assert f"{run}: {said}" in done.err
     assert "of 6 members 2 have a job, 2 have none or may have one, 2 were not tried" in done.err
     assert "the same command again when SLURM answers" in done.err
+
+
+def test_printed_commands_find_what_a_profile_has_put_elsewhere(tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch="echo 'Submitted batch job 11'\n", squeue=SILENT, scontrol=SCONTROL)
+    cli = Cli(tmp_path, PATH=path, DPTRAIN_CLUSTER="far")
+    profiles = tmp_path / "config" / "dptrain" / "clusters"
+    profiles.mkdir(parents=True)
+    (profiles / "far.yaml").write_text(f"launcher: slurm\nruns: {tmp_path / 'far away'}\n")
+    one = cli("infer", cli.write("one.yaml", TINY))
+    many = cli("sweep", cli.write("many.yaml", TINY + "sweep: {algorithm.iterations: [3, 4]}\n"))
+    assert not (tmp_path / "runs").exists() and len(find_runs(tmp_path / "far away")) == 3
+    for done, count, tried in ((one, 1, 0), (many, 2, 1)):
+        assert done.code == 0, done.err
+        (printed,) = re.findall(r"dptrain (status .*?)    end: dptrain (cancel .*)", done.out)
+        answer = cli(*shlex.split(printed[tried]))
+        assert answer.code == 6 and (answer.out + answer.err).count("11") >= count, answer

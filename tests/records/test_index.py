@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptrain.errors import NoSuchRun
-from dptrain.records.index import find_runs, resolve_run
+from dptrain.records.index import called, find_runs, resolve_run
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
 
@@ -77,7 +77,10 @@ def test_an_id_that_is_the_beginning_of_another(root: Path) -> None:
         ("zzz", "there are 3 runs"),
         ("not-a-run", "there is no run"),
         ("runs/not-a-run", "a folder, but no run"),
-        ("runs/nothing", "there is no run directory"),
+        ("runs/nothing", "there is no run 'nothing' in .*/runs"),
+        ("runs/demo", "the beginning of 2 runs"),
+        ("nowhere/nothing", "there is no run directory"),
+        ("nowhere/last", "there is no run directory"),
         ("", "there is no run directory"),
         ("..", "a folder, but no run"),
         ("*", "there is no run"),
@@ -94,3 +97,14 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
         resolve_run("last", tmp_path)
     with pytest.raises(NoSuchRun, match="there are 0 runs"):
         resolve_run("demo", tmp_path)
+
+
+def test_a_name_in_another_folder_of_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = (r for r in find_runs() if r.run_id.startswith("other"))
+    assert called(run.dir) == run.run_id and called(root / "some-sweep") == "some-sweep"
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path / "here"))
+    assert called(run.dir) == str(run.dir) and called(root / "some-sweep") == str(root / "some-sweep")
+    assert called(tmp_path / "a folder" / "run") == f"'{tmp_path}/a folder/run'"
+    assert {resolve_run(f"{folder}/{name}") for folder in (root, "runs") for name in ("last", "other", run.run_id)} == {
+        run
+    }

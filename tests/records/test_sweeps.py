@@ -12,6 +12,8 @@ from dptrain.records.paths import RunPaths
 from dptrain.records.sweeps import (
     SweepMember,
     SweepRecord,
+    is_sweep,
+    not_started,
     read_sweep,
     resolve_all,
     resolve_runs,
@@ -75,6 +77,18 @@ def test_a_run_of_the_same_name_wins_and_a_prefix_does_not(tmp_path: Path) -> No
     assert ids(resolve_runs("sw", tmp_path)) == ["sw-1-x"]
     make(tmp_path, "sw", 2.0, "f8")
     assert ids(resolve_runs("sw", tmp_path)) == ["sw"]
+
+
+def test_a_sweep_in_another_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "there"
+    root.mkdir()
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path / "here"))
+    monkeypatch.chdir(tmp_path)
+    write_sweep(root, RECORD)
+    first = make(root, "sw-0", 3.0, "f0")
+    for text in ("there/sw", str(root / "sw")):
+        assert is_sweep(text) and ids(resolve_runs(text)) == [first] and not_started(text) == ["sw-1", "sw-2"]
+    assert not is_sweep("sw")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"members": 3}', '{"members": [{"name": 1}]}', "\x00"])

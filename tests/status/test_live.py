@@ -143,6 +143,7 @@ def test_looks_at_slurm_are_rare(tmp_path: Path) -> None:
 def test_stopping_says_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
     run = running(tmp_path)
     done = WrittenRun(tmp_path, "demo-2", world_size=1)
     done.finish()
