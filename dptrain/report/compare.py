@@ -108,11 +108,12 @@ def compare(a: Run, b: Run) -> Comparison:
     found: list[Difference] = []
     absent: list[str] = []
     for key, name in (("psnr_db", "PSNR path"), ("ssim", "SSIM path"), ("loss", "losses")):
-        lists = (a.numbers(key), b.numbers(key))
-        if all(lists):
+        lists = (a.entries(key), b.entries(key))
+        has = [any(value is not None for value in values) for values in lists]
+        if all(has):
             found.append(of_lists(name, *lists, limit))
-        elif any(lists):
-            absent.append(f"{name}: only {(a if lists[0] else b).name} has it")
+        elif any(has):
+            absent.append(f"{name}: only {(a if has[0] else b).name} has it")
     for one in (*_outputs(a, b, limit), *_weights(a, b, limit)):
         absent.append(one) if isinstance(one, str) else found.append(one)
     if a.status.task == "train":
@@ -135,20 +136,23 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=order.index, default="not comparable")
 
 
-def of_lists(what: str, a: Sequence[float], b: Sequence[float], limit: float) -> Difference:
-    """Two lists of numbers, entry by entry as far as both go."""
-    pairs = list(zip(a, b, strict=False))
-    apart = [abs(x - y) for x, y in pairs]
-    scale = max(abs(v) for pair in pairs for v in pair) or 1.0
-    note = "" if len(a) == len(b) else f"{len(a)} and {len(b)} entries; the first {len(pairs)} are compared"
+def of_lists(what: str, a: Sequence[float | None], b: Sequence[float | None], limit: float) -> Difference:
+    """Two lists of numbers, entry by entry as far as both go; entries that are a number in neither are alike."""
+    pairs = {i: (x, y) for i, (x, y) in enumerate(zip(a, b, strict=False)) if x is not None and y is not None}
+    torn = [i for i, (x, y) in enumerate(zip(a, b, strict=False)) if (x is None) != (y is None)]
+    notes = [] if len(a) == len(b) else [f"{len(a)} and {len(b)} entries; the first {min(len(a), len(b))} are compared"]
+    notes += [f"{len(torn)} entries are a number in one only, the first of them {torn[0]}"] if torn else []
+    apart = {i: abs(x - y) for i, (x, y) in pairs.items()}
+    largest = max(apart.values(), default=None)
+    scale = max((abs(v) for pair in pairs.values() for v in pair), default=0.0) or 1.0
     return Difference(
         what=what,
-        verdict="different" if note else _verdict(max(apart), scale, limit),
-        largest=max(apart),
-        rms=math.sqrt(sum(d * d for d in apart) / len(apart)),
-        relative=max(apart) / scale,
-        first=next((i for i, d in enumerate(apart) if d), None),
-        note=note,
+        verdict="different" if notes else _verdict(largest or 0.0, scale, limit),
+        largest=largest,
+        rms=math.sqrt(sum(d * d for d in apart.values()) / len(apart)) if apart else None,
+        relative=None if largest is None else largest / scale,
+        first=next((i for i in range(min(len(a), len(b))) if i in torn or apart.get(i)), None),
+        note="; ".join(notes),
     )
 
 
@@ -239,6 +243,9 @@ def _weights(a: Run, b: Run, limit: float) -> Iterator[Difference | str]:
         return
     if tensors[0].keys() != tensors[1].keys():
         yield f"weights: the saves of step {common[-1]} hold other tensors"
+        return
+    if not tensors[0]:
+        yield f"weights: the saves of step {common[-1]} hold no tensor"
         return
     every = [of_arrays(name, tensors[0][name], tensors[1][name], limit) for name in tensors[0]]
     most = max(every, key=lambda d: d.relative or 0.0)

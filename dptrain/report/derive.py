@@ -82,11 +82,14 @@ def parallel_efficiency(compute_s: Sequence[float], runtime_s: float) -> float:
     return load_balance(compute_s) * communication_efficiency(compute_s, runtime_s)
 
 
-def largest_difference(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The largest absolute difference of two paths, entry by entry; None where they are not of one length, or empty."""
-    if len(a) != len(b) or not a:
+def largest_difference(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
+    """The largest absolute difference of two paths, entry by entry.
+
+    None where they are not of one length, where one has a number and the other has none, and where neither has any.
+    """
+    if [x is None for x in a] != [y is None for y in b]:
         return None
-    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+    return max((abs(x - y) for x, y in zip(a, b, strict=True) if x is not None and y is not None), default=None)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -124,11 +124,24 @@ def pixels_per_rank(run: Run) -> float | None:
     return None if run.image_size is None else prod(run.image_size) / run.ranks
 
 
-def untiled_base(run: Run, runs: Iterable[Run]) -> Run | None:
-    """The newest completed run of the same problem on one rank without tiles, in any layout."""
-    without = ("tiling.", *RANKS, "resources.layout")
-    able = [r for r in completed(runs) if r.untiled and r.ranks == 1 and r.setting(without) == run.setting(without)]
-    return max(able, key=lambda r: r.status.created_s, default=None)
+def newest_by(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, Run]:
+    """Key -> the newest of the completed runs that have it; each run's key is asked for once."""
+    return {key(run): run for run in sorted(completed(runs), key=lambda run: run.status.created_s)}
+
+
+def untiled_by(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, Run]:
+    """`newest_by` of the runs on one rank without tiles."""
+    return newest_by((run for run in runs if run.untiled and run.ranks == 1), key)
+
+
+def problem_of(run: Run) -> str:
+    """What a run shares with those that reach the same result without tiles, in any layout."""
+    return run.setting(("tiling.", *RANKS, "resources.layout"))
+
+
+def work_of(run: Run) -> str:
+    """`problem_of`, and what a step recomputes: more work per pixel is not the price of tiles."""
+    return f"{problem_of(run)} {run.recomputation}"
 
 
 def _named(key: str, value: Any) -> str:

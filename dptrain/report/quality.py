@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dptrain.report.derive import largest_difference
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
-from dptrain.report.groups import HOW, labels
+from dptrain.report.groups import HOW, labels, newest_by
 from dptrain.report.runs import Run
 from dptrain.report.scaling import chunks
 from dptrain.report.svg import SLOTS, Axis, Line, Point, line_chart
@@ -25,9 +25,21 @@ SAME_HEIGHT = 0.005
 
 def psnr_path(run: Run) -> tuple[list[float], list[float]]:
     """Steps and PSNR: after each iteration (0: the first iterate), or where held-out images were measured in training."""
-    values = run.numbers("psnr_db")
-    steps = run.numbers("psnr_steps") if run.status.task == "train" else [float(k) for k in range(len(values))]
-    return (steps, values) if len(steps) == len(values) else ([], [])
+    values = run.entries("psnr_db")
+    steps = run.entries("psnr_steps") if run.status.task == "train" else [float(k) for k in range(len(values))]
+    return _known(steps, values) if len(steps) == len(values) else ([], [])
+
+
+def loss_path(run: Run) -> tuple[list[float], list[float]]:
+    """Steps, from 1, and the loss of each."""
+    values = run.entries("loss")
+    return _known([k + 1.0 for k in range(len(values))], values)
+
+
+def _known(steps: Sequence[float | None], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """The points that have both coordinates."""
+    points = [(x, y) for x, y in zip(steps, values, strict=True) if x is not None and y is not None]
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def psnr_figure(runs: Sequence[Run]) -> Figure | Missing:
@@ -46,10 +58,9 @@ def psnr_figure(runs: Sequence[Run]) -> Figure | Missing:
 
 def loss_figure(runs: Sequence[Run]) -> Figure | Missing:
     """Loss against the step of training."""
-    able = [run for run in runs if run.completed and run.numbers("loss")]
-    paths = {run.name: ([k + 1.0 for k in range(len(v))], v) for run in able for v in [run.numbers("loss")]}
+    paths = {run.name: loss_path(run) for run in runs if run.completed}
     return _path_figure(
-        able,
+        [run for run in runs if run.completed and paths[run.name][1]],
         paths,
         Missing(title="Loss against step", why="a completed training run"),
         ident="loss",
@@ -62,11 +73,12 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
     """How far PSNR and loss are from those of the single-rank run of the same settings."""
     title = "Difference to the single-rank reference"
     rows: list[tuple[Cell, ...]] = []
+    references = newest_by((r for r in runs if r.ranks == 1), lambda run: run.setting(HOW))
     for run in (r for r in runs if r.completed and r.ranks > 1):
-        reference = reference_of(run, runs)
+        reference = references.get(run.setting(HOW))
         if reference is None:
             continue
-        found = [largest_difference(run.numbers(key), reference.numbers(key)) for key in ("psnr_db", "loss")]
+        found = [largest_difference(run.entries(key), reference.entries(key)) for key in ("psnr_db", "loss")]
         if found != [None, None]:
             rows.append((run.name, run.ranks, str(run.spec.get("resources.layout")), reference.name, *found))
     if not rows:
@@ -80,13 +92,6 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
         pictures=(_difference_picture(rows),),
         table=Table(header=("run", "ranks", "layout", "reference", "PSNR (dB)", "loss"), rows=tuple(rows)),
     )
-
-
-def reference_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The newest completed single-rank run alike in all that decides the result."""
-    own = run.setting(HOW)
-    able = [r for r in runs if r.completed and r.ranks == 1 and r.setting(HOW) == own]
-    return max(able, key=lambda r: r.status.created_s, default=None)
 
 
 def _difference_picture(rows: Sequence[tuple[Cell, ...]]) -> Picture:

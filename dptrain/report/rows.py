@@ -26,7 +26,7 @@ def result_rows(runs: Sequence[RunPaths], statuses: Sequence[RunStatus]) -> list
 def row_of(run: Run) -> Row:
     """Every number that is known of a run."""
     status, steps = run.status, sorted(run.steps_s)
-    psnr, loss, ssim = (run.numbers(key) for key in ("psnr_db", "loss", "ssim"))
+    psnr, loss, ssim = (run.entries(key) for key in ("psnr_db", "loss", "ssim"))
     peak = max(run.numbers("peak_memory_bytes"), default=status.peak_memory_bytes)
     return {
         "run": status.run,

@@ -90,10 +90,26 @@ class Run:
         memory = self.plan.get("memory")
         return real_number(memory.get(key)) if isinstance(memory, dict) else None
 
-    def numbers(self, key: str) -> list[float]:
-        """The numbers of a list of result.json; empty where there is none."""
+    @property
+    def recomputation(self) -> str:
+        """What a step recomputes: `never`, `always` or `stages` of `tiling.checkpoint`; without a backward pass nothing is."""
+        if self.status.task != "train":
+            return "never"
+        mode = str(self.decided("checkpoint"))
+        tiles = whole_number(self.plan.get("tiles_per_rank_max"), 1)
+        batch = whole_number(self.decided("max_batch_size"), 1)
+        if mode != "auto" or tiles is None or batch is None:
+            return mode
+        return "never" if tiles <= batch else "always"
+
+    def entries(self, key: str) -> list[float | None]:
+        """A list of result.json, each entry in its place and None where it is no number; empty where there is no list."""
         value = self.result.get(key)
-        return [n for v in value if (n := real_number(v)) is not None] if isinstance(value, list) else []
+        return [real_number(v) for v in value] if isinstance(value, list) else []
+
+    def numbers(self, key: str) -> list[float]:
+        """The numbers among `entries`, for sums and maxima: places are lost."""
+        return [n for n in self.entries(key) if n is not None]
 
     @property
     def sections(self) -> dict[str, float]:

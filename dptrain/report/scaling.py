@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from dptrain.report.derive import Scaled, Timing, quartiles, scaled, weak_efficiency
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
-from dptrain.report.groups import RANKS, Series, labelled, ladders, pixels_per_rank, series, untiled_base
+from dptrain.report.groups import RANKS, Series, labelled, ladders, pixels_per_rank, series, untiled_by, work_of
 from dptrain.report.runs import Run
 from dptrain.report.svg import SLOTS, Axis, Line, Point, line_chart
 
@@ -38,11 +38,13 @@ def strong(runs: Sequence[Run]) -> list[Scaling]:
 
 def work_normalised(runs: Sequence[Run]) -> list[Scaling]:
     """Tiled runs on any number of ranks against the untiled run of the same problem on one."""
-    found = []
-    for one in _by_ranks([run for run in runs if not run.untiled], least=1):
-        base = untiled_base(one.runs[0], [run for run in runs if run.step_s is not None])
-        if base is not None and all(run.work is not None for run in one.runs):
-            found.append((base, one.runs))
+    bases = untiled_by((run for run in runs if run.step_s is not None), work_of)
+    found: list[tuple[Run, tuple[Run, ...]]] = []
+    for one in _by_ranks([run for run in runs if not run.untiled and run.work is not None], least=1):
+        by_base: dict[str, list[Run]] = {}
+        for run in one.runs:
+            by_base.setdefault(work_of(run), []).append(run)
+        found += [(bases[key], tuple(group)) for key, group in by_base.items() if key in bases]
     return [
         _against(s, base) for s, (base, _) in zip(labelled([group for _, group in found], RANKS), found, strict=True)
     ]
@@ -87,7 +89,8 @@ def work_figure(runs: Sequence[Run]) -> Figure | Missing:
     found = work_normalised(runs)
     if not found:
         why = (
-            "a completed untiled run on one rank (tiling.patch: none, resources.gpus: 1) of the problem of a tiled one"
+            "a completed untiled run on one rank (tiling.patch: none, resources.gpus: 1) of the problem of a tiled one, "
+            "in training with the same recomputation (tiling.checkpoint)"
         )
         return Missing(title=title, why=why)
     rows: list[tuple[Cell, ...]] = []
@@ -98,7 +101,8 @@ def work_figure(runs: Sequence[Run]) -> Figure | Missing:
     return Figure(
         ident="work-normalised",
         title=title,
-        how="Against the untiled run on one rank. Efficiency is speedup over ranks; work-normalised efficiency is that times the work "
+        how="Against the untiled run on one rank that recomputes as much (tiling.checkpoint). Efficiency is speedup over ranks; "
+        "work-normalised efficiency is that times the work "
         "multiplier (padded tile area over image area), so what is lost there is not lost to halos. Dashed: efficiency.",
         pictures=tuple(_work_picture(part) for part in _parts(found)),
         table=Table(

@@ -19,7 +19,7 @@ from dptrain.errors import UsageError
 from dptrain.geometry.tiles import TileGrid
 from dptrain.records.reading import whole_number
 from dptrain.report.compare import open_array
-from dptrain.report.groups import untiled_base
+from dptrain.report.groups import problem_of, untiled_by
 from dptrain.report.runs import Run
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def grid_of(run: Run) -> TileGrid:
 
 def find_untiled(run: Run, runs: Sequence[Run]) -> Run | None:
     """The newest completed untiled run of the same problem among others."""
-    return untiled_base(run, runs)
+    return untiled_by(runs, problem_of).get(problem_of(run))
 
 
 def scores(grid: TileGrid, arrays: Sequence[NDArray[Any]]) -> tuple[AxisScore, ...]:

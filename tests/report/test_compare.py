@@ -81,6 +81,28 @@ def test_weights_and_losses_of_training(tmp_path: Path) -> None:
     assert (losses.verdict, losses.first) == ("different", 1)
 
 
+def test_empty_weights_are_said(tmp_path: Path) -> None:
+    runs = [ReportedRun(tmp_path, name, task="train") for name in ("a", "b")]
+    for run in runs:
+        run.paths.save(3).mkdir()
+        save_file({}, run.paths.save(3) / "model.safetensors")
+    assert "weights: the saves of step 3 hold no tensor" in compared(*runs).absent
+    (runs[0].paths.save(3) / "model.safetensors").write_bytes(b"")
+    assert any(text.startswith("weights: those of step 3 cannot be read") for text in compared(*runs).absent)
+
+
+def test_entries_are_compared_in_their_places(tmp_path: Path) -> None:
+    found = of_lists("x", [None, 1.0, 2.0], [None, 1.0, 2.5], LIMIT)
+    assert (found.first, found.largest, found.note) == (2, 0.5, "")
+    found = of_lists("x", [1.0, None, 2.0], [1.0, 2.0, None], LIMIT)
+    assert (found.verdict, found.first, found.largest) == ("different", 1, 0.0) and "2 entries" in found.note
+    assert of_lists("x", [None, 1.0], [1.0, None], LIMIT).largest is None
+    runs = [ReportedRun(tmp_path, name) for name in ("a", "b")]
+    for run, last in zip(runs, (None, 3.0), strict=True):
+        run.result(psnr_db=[None, last])
+    assert "PSNR path: only b has it" in compared(*runs).absent
+
+
 def test_environment(tmp_path: Path) -> None:
     a, b = ReportedRun(tmp_path, "a"), ReportedRun(tmp_path, "b")
     write_json(a.paths.environment, {"host": "n1", "versions": {"torch": "1"}})

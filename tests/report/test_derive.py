@@ -43,6 +43,12 @@ def test_weak_efficiency() -> None:
     assert weak_efficiency(step_s=2.5, base_s=2.0) == pytest.approx(0.8)
 
 
+def test_paths_are_compared_entry_by_entry() -> None:
+    assert largest_difference([None, 1.0, 2.0], [None, 1.5, 2.0]) == 0.5
+    assert largest_difference([None, 1.0], [1.0, None]) is None
+    assert largest_difference([None], [None]) is None
+
+
 def test_paths_of_other_lengths_have_no_difference() -> None:
     assert largest_difference([1.0, 2.0], [1.5, 1.0]) == 1.0
     assert largest_difference([1.0], [1.0, 2.0]) is None and largest_difference([], []) is None

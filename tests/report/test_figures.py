@@ -50,6 +50,11 @@ def study(root: Path) -> list[Run]:
     return reported(*made)
 
 
+def table(figure: Figure | Missing) -> tuple[tuple[Any, ...], ...]:
+    assert isinstance(figure, Figure), figure
+    return figure.table.rows
+
+
 def test_every_figure_that_the_data_allow_and_a_reason_for_the_others(tmp_path: Path) -> None:
     runs = study(tmp_path)
     made, missing = figures(runs)
@@ -122,6 +127,58 @@ def test_untiled_run_is_the_measure_of_work(tmp_path: Path) -> None:
     figure = work_figure(study(tmp_path))
     (value,) = column(figure, "work-normalised", {"run": "sharded-2"})
     assert value == pytest.approx(0.6 / (2 * 0.55) * 2.25)
+
+
+def test_untiled_training_measures_runs_that_recompute_as_much(tmp_path: Path) -> None:
+    def trained(name: str, patch: str, step_s: float, checkpoint: str, tiles: int) -> ReportedRun:
+        keys = (f"tiling.patch={patch}", f"tiling.checkpoint={checkpoint}", "train.steps=2")
+        run = ReportedRun(tmp_path, name, *keys, steps_s=(9.0, step_s), task="train")
+        run.result(loss=[0.1])
+        decided = checkpoint if checkpoint != "fit" else "always"
+        run.plan(work_multiplier=2.0, checkpoint=decided, max_batch_size=1, tiles_per_rank_max=tiles)
+        return run
+
+    untiled = [trained("u-never", "none", 1.0, "never", 1), trained("u-always", "none", 1.5, "always", 1)]
+    tiled = [trained(f"t-{mode}", "16", 2.0, mode, 16) for mode in ("never", "auto", "fit", "stages")]
+    figure = work_figure(reported(*tiled, *untiled))
+    (never, always, fit) = (column(figure, "untiled run", {"run": f"t-{mode}"}) for mode in ("never", "auto", "fit"))
+    assert (never, always, fit) == (["u-never"], ["u-always"], ["u-always"])
+    assert column(figure, "run", {"run": "t-stages"}) == []
+    assert isinstance(work_figure(reported(tiled[1], untiled[0])), Missing)
+    # Of one tile `auto` recomputes nothing.
+    one = trained("one", "none", 1.0, "auto", 1)
+    assert column(work_figure(reported(tiled[0], one)), "untiled run", {}) == ["one"]
+
+
+def test_what_is_no_number_moves_nothing_along_the_axis(tmp_path: Path) -> None:
+    run = ReportedRun(tmp_path, "t", "train.steps=3", task="train")
+    run.result(loss=[None, 0.2, 0.1], psnr_db=[None, 22.0, 23.0], psnr_steps=[0, 3, None])
+    other = ReportedRun(tmp_path, "i")
+    other.result(psnr_db=[20.0, None, 25.0])
+    runs = reported(run, other)
+    assert column(loss_figure(runs), "step", {}) == [2, 3]
+    assert [(row[0], row[1], row[2]) for row in table(psnr_figure(runs))] == [
+        ("t", 3, 22.0),
+        ("i", 0, 20.0),
+        ("i", 2, 25.0),
+    ]
+
+
+def test_settings_are_asked_for_as_often_as_there_are_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = study(tmp_path)
+    asked = 0
+    setting = Run.setting
+
+    def counted(self: Run, *words: Any, **names: Any) -> str:
+        nonlocal asked
+        asked += 1
+        return setting(self, *words, **names)
+
+    monkeypatch.setattr(Run, "setting", counted)
+    figures(runs)
+    once, asked = asked, 0
+    figures(runs * 4)
+    assert 0 < asked <= 4 * once
 
 
 def test_reference_is_the_single_rank_run_of_any_layout(tmp_path: Path) -> None:
