@@ -45,12 +45,14 @@ class Grid:
     """Fingerprint -> its run, as `runs_of` chooses it."""
 
     def missing(self, retry: bool) -> list[PlannedMember]:
-        """Members to run now: never run, or, with `retry`, failed."""
+        """Members to run now: never run, only with injected faults, or, with `retry`, failed."""
         return [m for m in self.members if self._is_missing(m.member.fingerprint, retry)]
 
     def _is_missing(self, fingerprint: str, retry: bool) -> bool:
         found = self.known.get(fingerprint)
         if found is None or first_word(found[1].state) == "never-submitted":
+            return True
+        if found[1].ended and found[1].faults is not None:
             return True
         return retry and found[1].bad and found[1].over
 
@@ -293,7 +295,8 @@ def _run_queue(
 
 
 def _runs_here(status: RunStatus) -> bool:
-    return status.launcher == "local" and first_word(status.state) in ("submitting", "starting", "running", "requeued")
+    """Whether it takes a place here, as a stalled run does, and one whose last ranks are ending; of an unknown one nobody will hear."""
+    return status.launcher == "local" and not status.ended and first_word(status.state) != "unknown"
 
 
 def _wait(grid: Grid, options: Options) -> None:
@@ -328,8 +331,10 @@ def _conclude(grid: Grid, options: Options) -> None:
         runs = [status.to_json() for _, status in found]
         print_json({"sweep": grid.name, "csv": str(path), "runs": runs, **_of_source(options)})
     else:
-        done = sum(status.state == "completed" for _, status in found)
+        done = sum(status.state == "completed" and status.faults is None for _, status in found)
         say(f"{done} of {len(grid.members)} completed; results: {path}")
+        if faulty := sum(status.faults is not None for _, status in found):
+            say(f"{faulty} with injected faults do not count: the same command without DPTRAIN_FAULT runs them")
         if any(not status.ended for _, status in found):
             say(f"look: dptrain status {grid.called}    end: dptrain cancel {grid.called}")
     bad = [_why(status) for _, status in found if status.bad]

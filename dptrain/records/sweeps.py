@@ -58,8 +58,11 @@ def sweep_names(root: Path | None = None) -> list[str]:
 
 
 def runs_of(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, RunPaths]:
-    """Fingerprint -> its run: the newest with a result, else the newest. What was only tried dry does not count."""
-    wanted, found = set(fingerprints), dict[str, RunPaths]()
+    """Fingerprint -> its run: the newest with a result, else the newest. What was only tried dry does not count.
+
+    A run made with injected faults stands for a member only where there is no other.
+    """
+    wanted, found, worth = set(fingerprints), dict[str, RunPaths](), dict[str, tuple[bool, bool]]()
     for paths in find_runs(root):
         try:
             intent = read_intent(paths)
@@ -67,9 +70,9 @@ def runs_of(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, 
             continue
         if intent.fingerprint not in wanted or intent.submission == "dry-run":
             continue
-        before = found.get(str(intent.fingerprint))
-        if before is None or paths.result.exists() or not before.result.exists():
-            found[str(intent.fingerprint)] = paths
+        mark, own = str(intent.fingerprint), (intent.faults is None, paths.result.exists())
+        if own >= worth.get(mark, (False, False)):
+            found[mark], worth[mark] = paths, own
     return found
 
 
