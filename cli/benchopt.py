@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from dptrain.spec.benchopt.convert import Converted
 
 
-def read(path: Path, parallel_config: Path | None, cluster: str | None) -> Converted:
+def read(path: Path, parallel_config: Path | None, cluster: str | None, dry_run: bool) -> Converted:
     """The spec, with every key that it does not have said on stderr; the profile of the parallel-config is installed.
 
     Runs name their profile and are resumed with it, so that it has to be a file. Another profile that is asked for wins.
+
+    :param dry_run: say what would be written instead.
     """
     converted = _convert(path, parallel_config)
     other = cluster or os.environ.get("DPTRAIN_CLUSTER")
@@ -25,7 +28,7 @@ def read(path: Path, parallel_config: Path | None, cluster: str | None) -> Conve
         note(f"note: cluster {other} is asked for: the profile of {parallel_config} is not used")
         return converted.without_cluster()
     if converted.profile is not None:
-        _install(converted)
+        _install(converted, dry_run)
     return converted
 
 
@@ -50,7 +53,7 @@ def _convert(path: Path, parallel_config: Path | None) -> Converted:
     return converted
 
 
-def _install(converted: Converted) -> Path:
+def _install(converted: Converted, dry_run: bool = False) -> Path:
     """The profile as one of the user's own; one that says the same is there already."""
     from dptrain.spec.profiles import user_folder
 
@@ -62,6 +65,9 @@ def _install(converted: Converted) -> Path:
                 f"{path} says something else than the parallel-config does\n"
                 f"    write: --cluster {name} for the profile as it is, or remove it"
             )
+        return path
+    if dry_run:
+        note(f"would write the cluster profile {path}:\n" + textwrap.indent(text.rstrip("\n"), "    "))
         return path
     (written,) = scaffold.write_new([(path, text)])
     note(f"wrote the cluster profile {written}: add gpu_memory_gib, and plan says what fits")

@@ -98,7 +98,7 @@ def sweep(
         if spec is not None:
             raise UsageError("a spec and --from-benchopt: which of the two?\n    write: one of them")
         spec = from_benchopt
-        options = replace(options, converted=benchopt.read(from_benchopt, parallel_config, cluster))
+        options = replace(options, converted=benchopt.read(from_benchopt, parallel_config, cluster, dry_run))
     elif spec is None or parallel_config is not None:
         raise UsageError("which sweep?\n    write: dptrain sweep SPEC, or dptrain sweep --from-benchopt FILE")
     sweeping.sweep(spec, options, max_parallel=max_parallel, retry=retry)

@@ -114,7 +114,11 @@ def _read_grid(path: Path, options: Options) -> Grid:
     loaded = read_spec(path, options)
     if not loaded.spec.sweep:
         raise UsageError(f"{path} has no sweep\n    write: sweep: {{resources.gpus: [1, 2]}}")
-    profile, reason = choose_cluster(options.cluster, loaded.spec)
+    own = options.converted.own_profile if options.converted is not None else None
+    if own is not None and own.name == loaded.spec.cluster:
+        profile, reason = own, "made from the parallel-config"
+    else:
+        profile, reason = choose_cluster(options.cluster, loaded.spec)
     note(f"cluster {profile.name}: {reason}")
     task: Task = "infer" if loaded.spec.train is None else "train"
     members, unplanned = plan_members(loaded, task, profile, ask_scheduler=options.dry_run)

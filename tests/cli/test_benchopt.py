@@ -42,6 +42,18 @@ def test_a_dry_run_lists_members_and_what_is_not_mapped(cli: Cli) -> None:
     assert not (cli.folder / "runs").exists()
 
 
+def test_a_dry_run_says_which_profile_it_would_write(cli: Cli) -> None:
+    experiment, parallel = cli.write("exp.yml", SCALING), cli.write("par.yml", PARALLEL)
+    anywhere = Cli(cli.folder, DPTRAIN_CLUSTER="")
+    before = sorted(cli.folder.rglob("*"))
+    done = anywhere("sweep", "--from-benchopt", experiment, "--parallel-config", parallel, "--dry-run", *QUICK)
+    assert done.code == 0, done.err
+    profile = cli.folder / "config" / "dptrain" / "clusters" / "par.yaml"
+    assert f"would write the cluster profile {profile}:" in done.err and "    cpus_per_task: 6" in done.err
+    assert "cluster par: " in done.err and done.out.count("to run") == 10
+    assert sorted(cli.folder.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -20,6 +20,7 @@ from dptrain.spec.benchopt.remarks import Notes, Remark
 from dptrain.spec.benchopt.targets import RANKS, placement
 from dptrain.spec.benchopt.values import is_none, word
 from dptrain.spec.benchopt.writing import yaml_text
+from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.constraints import NAME
 from dptrain.spec.load import LoadedSpec, as_table, load_tree, read_file
 from dptrain.spec.profiles import build_profile
@@ -75,6 +76,11 @@ class Converted:
         """The spec as a file."""
         title = f"Made from the benchopt experiment {self.path.name}."
         return yaml_text(self._tree(name or self.name), title, self.remarks)
+
+    @property
+    def own_profile(self) -> ClusterProfile | None:
+        """The profile of the parallel-config, where there is one; it need not be a file yet."""
+        return None if self.profile is None else build_profile(self.profile, self.profile_name or self.name)
 
     def profile_text(self) -> str:
         """The profile as a file."""
