@@ -30,7 +30,7 @@ def test_a_scaling_grid_runs(tmp_path: Path) -> None:
     # Two and four ranks have the same tiles, and so the same answer; the single rank has none.
     for _, two, four in (answer["runs"][:3], answer["runs"][3:]):
         assert abs(two["psnr_db"] - four["psnr_db"]) < 1e-3
-    assert [u["key"] for u in answer["unmapped"]] == ["objective.save_output_figures", "solver.profiler_mode", "plot"]
+    assert [u["key"] for u in answer["unmapped"]] == ["objective.save_output_figures", "plot", "solver.profiler_active"]
     runs = find_runs(tmp_path / "runs")
     assert {read_intent(paths).sweep for paths in runs} == {"exp"} and len(runs) == 6
     again = cli(*words, timeout_s=300)

@@ -20,8 +20,8 @@ def test_init_writes_the_spec_and_the_profile_once(cli: Cli) -> None:
     assert done.code == 0, done.err
     spec = load_spec(cli.folder / "exp.yaml").spec
     assert (spec.name, spec.cluster) == ("exp", "par") and len(spec.sweep) == 2
-    assert "not mapped: solver.profiler_mode: custom" in done.err
-    assert "not mapped: solver.profiler_mode: custom" in (cli.folder / "exp.yaml").read_text()
+    assert "not mapped: solver.profiler_active: 0" in done.err
+    assert "not mapped: solver.profiler_active: 0" in (cli.folder / "exp.yaml").read_text()
     profile = cli.folder / "config" / "dptrain" / "clusters" / "par.yaml"
     assert "cpus_per_task: 6" in profile.read_text()
     assert cli(*words).code == 2, "the spec exists"
@@ -37,7 +37,7 @@ def test_a_dry_run_lists_members_and_what_is_not_mapped(cli: Cli) -> None:
     assert done.code == 0, done.err
     answer = json.loads(done.out)
     assert [m["ranks"] for m in answer["members"]] == [1, 2, 4, 2, 4] * 2
-    assert [u["key"] for u in answer["unmapped"]] == ["objective.save_output_figures", "solver.profiler_mode", "plot"]
+    assert [u["key"] for u in answer["unmapped"]] == ["objective.save_output_figures", "plot", "solver.profiler_active"]
     assert all(u["where"].startswith(f"{experiment}:") and u["reason"] for u in answer["unmapped"])
     assert not (cli.folder / "runs").exists()
 

@@ -29,7 +29,7 @@ REASONS: Mapping[str, str] = {
 def reason_of(key: str) -> str:
     """Why a key is left out."""
     if key.startswith("profiler_"):
-        return "sections of every step and peak memory are always measured"
+        return "measurements of all measured steps go to files of dptrain's own in the run's folder"
     return REASONS.get(key, "dptrain has no such setting")
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from dptrain.spec.benchopt.remarks import Notes
 from dptrain.spec.benchopt.values import as_bool, as_int, as_text, is_none, pixels, time_min, word
 from dptrain.spec.scalars import Unreadable
+from dptrain.spec.schema import Run
 from dptrain.spec.tree import Items, Node, Scalar, Where
 
 T = TypeVar("T")
@@ -244,6 +245,40 @@ def wall_time(row: Row) -> Node | None:
     return word(minutes, node.where)
 
 
+def measure(row: Row) -> Node | None:
+    """The benchmark's backends are dptrain's modes, under other names."""
+    if "profiler_mode" not in row.values:
+        return None
+    node = row["profiler_mode"]
+    mode = MODES.get("null" if is_none(node) else row.read("profiler_mode", as_text))
+    if mode is None:
+        said = "no such mode" if not is_none(node) else "sections of every step and peak memory are always measured"
+        row.notes.unmapped("solver.profiler_mode", node, f"{said}; measure: custom")
+    return word(mode or "custom", node.where)
+
+
+def measure_warmup(row: Row) -> Node | None:
+    if "profiler_warmup" not in row.values:
+        return None
+    node = row["profiler_warmup"]
+    return word(row.read("profiler_warmup", as_int) if row.has("profiler_warmup") else 0, node.where)
+
+
+def measure_steps(row: Row) -> Node | None:
+    if "profiler_active" not in row.values:
+        return None
+    node = row["profiler_active"]
+    steps = row.read("profiler_active", as_int) if row.has("profiler_active") else 0
+    if steps == 0:
+        steps = Run().measure_steps
+        row.notes.unmapped(
+            "solver.profiler_active", node, f"there is no `every remaining step`; measure_steps: {steps}"
+        )
+    return word(steps, node.where)
+
+
+MODES = {"custom": "custom", "torch": "torch", "nvidia": "nvtx"}
+"""`profiler_mode` -> `run.measure`."""
 SHAPE = ("distribute_denoiser", "distribute_model", "patch_size")
 RANKS = ("slurm_ntasks_per_node", "slurm_nodes", "torchrun_nproc_per_node", "slurm_gres", "distribute_physics")
 
@@ -265,6 +300,9 @@ COMMON = (
     fixed("resources.layout", "replicated"),
     Target(key="resources.time_min", sources=("slurm_time",), make=wall_time),
     copied("run.seed", "seed"),
+    Target(key="run.measure", sources=("profiler_mode",), make=measure),
+    Target(key="run.measure_warmup_steps", sources=("profiler_warmup",), make=measure_warmup),
+    Target(key="run.measure_steps", sources=("profiler_active",), make=measure_steps),
 )
 
 INFERENCE = (

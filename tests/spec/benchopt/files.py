@@ -26,7 +26,7 @@ solver:
       denoiser_sigma: 0.05
       step_size: 0.5
       init_method: ["zeros"]
-      profiler_mode: custom
+      profiler_mode, profiler_active: [[custom, 0]]
       patch_size, overlap, max_batch_size: [
         [32, 8, 4],
         [48, 4, 0],

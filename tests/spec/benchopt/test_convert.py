@@ -130,10 +130,33 @@ def test_every_key_without_a_counterpart_is_listed(tmp_path: Path) -> None:
     assert unmapped == {
         ("objective.save_output_figures", "true"),
         ("dataset.batch_size", "3"),
-        ("solver.profiler_mode", "custom"),
+        ("solver.profiler_active", "0"),
         ("plot", "false"),
         ("timeout", "9"),
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "measure", "listed"),
+    [
+        ("profiler_mode: torch\n      profiler_warmup: 3\n      profiler_active: 4", ("torch", 3, 4), set()),
+        ("profiler_mode: [nvidia]\n      profiler_warmup: 0", ("nvtx", 0, 5), set()),
+        ("profiler_mode: null\n      profiler_active: 0", ("custom", 2, 5), {"profiler_mode", "profiler_active"}),
+        (
+            "profiler_mode: other\n      profiler_per_step: true",
+            ("custom", 2, 5),
+            {"profiler_mode", "profiler_per_step"},
+        ),
+        ("profiler_save_file: true", ("custom", 2, 5), {"profiler_save_file"}),
+    ],
+)
+def test_profilers_are_modes_of_measuring(
+    tmp_path: Path, written: str, measure: tuple[str, int, int], listed: set[str]
+) -> None:
+    made = converted(tmp_path, SCALING.replace("profiler_mode, profiler_active: [[custom, 0]]", written))
+    run = made.load().spec.run
+    assert (run.measure, run.measure_warmup_steps, run.measure_steps) == measure
+    assert {r["key"].removeprefix("solver.") for r in made.unmapped if "profiler" in r["key"]} == listed
 
 
 def test_values_without_a_counterpart_are_listed_too(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ def runs_of(axes: Axes) -> set[tuple[Any, ...]]:
         tiles = (p["patch_size"], p["overlap"], p["max_batch_size"] or "fit")
         if not p["distribute_denoiser"]:
             tiles = ("none", 0, 1)
+        mode = p["profiler_mode"]
         gpus = p["slurm_nodes"] * p["slurm_ntasks_per_node"]
-        runs.add((gpus, *tiles, p["denoiser_sigma"], p["step_size"] or "auto"))
+        runs.add((gpus, *tiles, p["denoiser_sigma"], p["step_size"] or "auto", mode))
     return runs
 
 
@@ -85,6 +86,7 @@ def test_the_members_are_the_runs(axes: Axes) -> None:
             m.tiling.max_batch_size,
             m.algorithm.sigma,
             m.algorithm.step_size,
+            m.run.measure,
         )
         for m in members
     ]
