@@ -5,6 +5,8 @@ PYTHON ?= $(or $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
+BROWSER := $(VENV)/.browser
+CHROMIUM := chromium chromium-browser google-chrome
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format docs wheel-check ci acceptance slurm-up slurm-down clean
@@ -21,8 +23,13 @@ $(STAMP): pyproject.toml
 	  echo "    write: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it needs the package python3-venv"; exit 2; }
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,weights]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,parquet,weights]'
 	@touch $(STAMP)
+
+# What opens the page of a report in a browser; the browser itself is the system's.
+$(BROWSER): $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	@touch $(BROWSER)
 
 demo: $(STAMP)  ## reconstruct a photograph on two local ranks
 	$(VENV)/bin/dptrain infer templates/demo.yaml --cluster local
@@ -47,7 +54,9 @@ wheel-check: $(STAMP)  ## build the wheel and look into it
 
 ci: check wheel-check test  ## what .ci/run runs
 
-acceptance: $(STAMP)  ## the long matrices and the benchmarks
+acceptance: $(BROWSER)  ## the long matrices and the benchmarks
+	@for p in $(CHROMIUM); do command -v $$p >/dev/null && exit; done; \
+	  echo "no chromium here: the tests of the report's page are skipped (Debian: apt-get install chromium)"
 	$(PY) -m pytest -m acceptance
 	$(PY) benchmarks/denoiser.py
 	$(PY) benchmarks/replicated.py
