@@ -228,10 +228,12 @@ def _submit(grid: Grid, starter: Starter, able: Sequence[PlannedMember], max_par
     :raises SubmissionRejected: where SLURM took none of them.
     :raises StateUnknown: where SLURM did not answer; the members after it were not tried.
     """
+    from dptrain.launch.lanes import busy_lanes
     from dptrain.launch.sweeps import submit_arrays
 
-    going = [status.job_id for _, status in grid.known.values() if status.launcher == "slurm" and not status.ended]
-    busy = sorted({job_id.split("_")[0] for job_id in going if job_id is not None})
+    busy = busy_lanes(
+        [paths for paths, status in grid.known.values() if status.launcher == "slurm" and not status.ended]
+    )
     tried: list[RunPaths] = []
     with_job = 0
     rejected: list[str] = []

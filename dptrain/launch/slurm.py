@@ -38,6 +38,7 @@ def submit_slurm(
     folder: Path | None = None,
     heads: list[str] | None = None,
     after: Sequence[str] = (),
+    lane: str | None = None,
 ) -> list[str]:
     """Submit runs of one shape: one run as a job, several as job arrays no larger than the controller takes.
 
@@ -45,6 +46,7 @@ def submit_slurm(
     :param max_parallel: at most so many runs at once, over all arrays, those of `heads` too.
     :param heads: jobs submitted before that share the limit; those of this call are added.
     :param after: jobs that must be over before these begin, where there is a limit: they take all of it.
+    :param lane: what to call the share of the limit, in the runs' intents.
     :param folder: where the arrays' own files go; needed for more than one run.
     :return: the job ids, in the order of `paths`: `12`, or `12_3`.
     :raises SubmissionRejected: with SLURM's words, and with what was already submitted.
@@ -55,6 +57,7 @@ def submit_slurm(
     heads = [] if heads is None else heads
     for run in paths:
         _prepare_restart(run, profile, request)
+        update_intent(run, lane=lane, lane_share=None if lane is None else max_parallel)
     if len(paths) == 1:
         script = plan.sbatch if request == plan.job else sbatch_script(profile, request)
         ids = _submit_part(paths, script, paths[0], _after(heads, 1, max_parallel, profile, after))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptrain.errors import PlanRefused, StateUnknown, SubmissionRejected
+from dptrain.launch.lanes import Busy, lanes
 from dptrain.launch.local import start_local
 from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
@@ -117,7 +118,7 @@ def submit_arrays(
     task: Task,
     starter: Starter,
     max_parallel: int | None,
-    busy: Sequence[str] = (),
+    busy: Sequence[Busy] = (),
 ) -> Iterator[Submitted]:
     """Submit the members, those of one resource request together, and tell of each request before the next one.
 
@@ -125,11 +126,12 @@ def submit_arrays(
     members of later requests have no run.
 
     :param max_parallel: at most so many runs at once, over all arrays.
-    :param busy: jobs of the sweep that an earlier command submitted and that are not over: with a limit these come after them.
+    :param busy: lanes of the sweep that an earlier command submitted and that are not over: they have their shares of the limit.
     """
     groups = list(group_by_request(members).values())
-    for lane in lanes([len(group) for group in groups], max_parallel):
+    for lane in lanes([len(group) for group in groups], max_parallel, busy):
         heads: list[str] = []
+        name = None if lane.max_parallel is None else new_run_id(f"{starter.sweep}-lane")
         for group in (groups[number] for number in lane.groups):
             paths = [starter.create(planned) for planned in group]
             plan = group[0].plan if len(group) == 1 else _array_plan(group, task, starter, lane.max_parallel)
@@ -137,44 +139,20 @@ def submit_arrays(
             error: SubmissionRejected | StateUnknown | None = None
             try:
                 submit_slurm(
-                    paths, plan, starter.profile, max_parallel=lane.max_parallel, folder=folder, heads=heads, after=busy
+                    paths,
+                    plan,
+                    starter.profile,
+                    max_parallel=lane.max_parallel,
+                    folder=folder,
+                    heads=heads,
+                    after=lane.after,
+                    lane=name,
                 )
             except (SubmissionRejected, StateUnknown) as refused:
                 error = refused
             yield Submitted(runs=paths, error=error)
             if isinstance(error, StateUnknown):
                 return
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """Arrays that run one after the other, with their share of the runs at once."""
-
-    groups: tuple[int, ...]
-    max_parallel: int | None
-
-
-def lanes(sizes: Sequence[int], max_parallel: int | None) -> list[Lane]:
-    """Share out `max_parallel` over arrays, since SLURM's own limit holds within one array only.
-
-    As many lanes as may run at once; the larger arrays are dealt first, each to the lane with the least, and what is left of
-    the limit goes to the lanes with the most runs per place. The shares add up to the limit.
-
-    :param sizes: runs of each array.
-    """
-    if max_parallel is None:
-        return [Lane(groups=(number,), max_parallel=None) for number in range(len(sizes))]
-    count = min(len(sizes), max_parallel)
-    dealt: list[list[int]] = [[] for _ in range(count)]
-    load = [0] * count
-    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-        least = load.index(min(load))
-        dealt[least].append(number)
-        load[least] += sizes[number]
-    share = [1] * count
-    for _ in range(max_parallel - count):
-        share[max(range(count), key=lambda n: load[n] / share[n])] += 1
-    return [Lane(groups=tuple(g), max_parallel=s) for g, s in zip(dealt, share, strict=True)]
 
 
 def group_by_request(members: Sequence[PlannedMember]) -> Mapping[JobRequest, list[PlannedMember]]:

@@ -41,6 +41,10 @@ class Intent:
     """Folder of the job array's own files, relative to the folder of runs; None for a job of its own."""
     array_index: int | None = None
     """Which member of the array the run is."""
+    lane: str | None = None
+    """Name of the share of a sweep's `--max-parallel` that the job runs in, together with others of this name."""
+    lane_share: int | None = None
+    """How many runs of the lane run at once."""
     sweep: str | None = None
     """Name of the sweep this run is a member of."""
     fingerprint: str | None = None
@@ -73,9 +77,10 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "created_s": lambda value: real_number(value, 1e12) is not None,
     "submission": lambda value: value in ("submitting", "submitted", "refused", "dry-run"),
     **dict.fromkeys(
-        ("refusal", "job_id", "host", "comment", "array", "sweep", "fingerprint", "faults"), _is_text_or_none
+        ("refusal", "job_id", "host", "comment", "array", "lane", "sweep", "fingerprint", "faults"), _is_text_or_none
     ),
     "array_index": lambda value: value is None or (isinstance(value, int) and whole_number(value) is not None),
+    "lane_share": lambda value: value is None or (isinstance(value, int) and whole_number(value, 1) is not None),
     **dict.fromkeys(_ATTEMPTS, lambda value: isinstance(value, int) and whole_number(value, 1, 10**6) is not None),
 }
 """Which values a field of the file may have."""

@@ -58,3 +58,20 @@ def test_printed_commands_find_what_a_profile_has_put_elsewhere(tmp_path: Path) 
         (printed,) = re.findall(r"dptrain (status .*?)    end: dptrain (cancel .*)", done.out)
         answer = cli(*shlex.split(printed[tried]))
         assert answer.code == 6 and (answer.out + answer.err).count("11") >= count, answer
+
+
+def test_further_members_take_the_places_of_an_earlier_command(tmp_path: Path) -> None:
+    sbatch = f'echo "$@" >> {tmp_path}/asked; echo "Submitted batch job $(wc -l < {tmp_path}/asked)"\n'
+    path = commands(tmp_path / "bin", sbatch=sbatch, squeue=SILENT, scontrol=SCONTROL)
+    cli = Cli(tmp_path, PATH=path, DPTRAIN_CLUSTER="generic-slurm")
+
+    def submit(gpus: str, limit: int) -> list[list[str]]:
+        grid = TINY + f"sweep: {{resources.gpus: {gpus}, algorithm.iterations: [1, 2]}}\n"
+        done = cli("sweep", cli.write("grid.yaml", grid), "--max-parallel", limit)
+        assert done.code == 0, done.err
+        asked = (tmp_path / "asked").read_text().splitlines()
+        return [re.findall(r"--dependency=(\S+)", line) for line in asked]
+
+    assert submit("[1, 2]", 2) == [[], []]
+    # The limit is used up: the third array has the place of one of the first two.
+    assert submit("[1, 2, 4]", 2)[2:] == [["afterany:1"]]

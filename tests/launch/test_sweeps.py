@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dptrain.launch.local import supervisor_alive
-from dptrain.launch.sweeps import LocalQueue, Starter, group_by_request, lanes, plan_members
+from dptrain.launch.sweeps import LocalQueue, Starter, group_by_request, plan_members
 from dptrain.records.events import read_events
 from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
@@ -62,21 +60,6 @@ def test_queue_runs_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Monk
         intent = read_intent(paths)
         assert (intent.sweep, intent.fingerprint) == ("sw", member.member.fingerprint)
         assert any(e["kind"] == "final" for e in read_events(paths.attempt(1).rank_events(0)))
-
-
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8), max_parallel=st.one_of(st.none(), st.integers(1, 12))
-)
-def test_lanes_share_the_limit_and_hold_every_array_once(sizes: list[int], max_parallel: int | None) -> None:
-    dealt = lanes(sizes, max_parallel)
-    assert sorted(number for lane in dealt for number in lane.groups) == list(range(len(sizes)))
-    if max_parallel is None:
-        assert all(lane.max_parallel is None and len(lane.groups) == 1 for lane in dealt)
-        return
-    shares = [lane.max_parallel for lane in dealt]
-    assert sum(s for s in shares if s is not None) == max_parallel and all(s for s in shares)
-    # A lane with several arrays runs one at a time: otherwise a single job before an array could exceed the share.
-    assert all(len(lane.groups) == 1 or lane.max_parallel == 1 for lane in dealt)
 
 
 def test_a_queue_does_not_start_what_somebody_else_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
