@@ -43,7 +43,7 @@ def forecast_figure(runs: Sequence[Run]) -> Figure | Missing:
     pictures = []
     for quantity in QUANTITIES:
         pairs = []
-        for run in completed(runs):
+        for run in (run for run in completed(runs) if run.status.faults is None):
             said, found = quantity.said(run), quantity.measured(run)
             # A single rank sends nothing, and is forecast to.
             if said is not None and found is not None and said > 0 and found > 0:
@@ -61,7 +61,7 @@ def forecast_figure(runs: Sequence[Run]) -> Figure | Missing:
         title=title,
         how="What plan.json said before the run, and what the run measured: peak memory of the rank with most (the forecast without its "
         "allowance), the median step, bytes sent per step by the rank that sends most, all of the run's bytes over its steps. "
-        "On the line both are equal.",
+        "On the line both are equal. Runs with injected faults are left out.",
         pictures=tuple(pictures),
         table=Table(
             header=("quantity", "run", "ranks", "forecast", "measured", "measured / forecast"), rows=tuple(rows)

@@ -287,6 +287,9 @@ def test_runs_with_injected_faults_are_compared_with_no_others(tmp_path: Path) -
     one = ReportedRun(tmp_path, "one")
     two = ReportedRun(tmp_path, "two", "resources.gpus=2", faults="slow@rank=0,step=1,attempt=1,seconds=2")
     assert not strong(reported(one, two))
+    for run in (one, two):
+        run.plan(step_time_s=0.5)
+    assert column(forecast_figure(reported(one, two)), "run", {}) == ["one"]
 
 
 def test_lines_that_coincide_are_one(tmp_path: Path) -> None:
