@@ -16,8 +16,8 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## make .venv/ and install dptrain into it (once)
 
-# A half-made environment has no stamp: the same commands complete it. A changed pyproject.toml installs into the same one.
-$(STAMP): pyproject.toml
+# A half-made environment has no stamp: the same commands complete it. A changed pyproject.toml or Makefile installs into the same one.
+$(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c '$(RECENT)' 2>/dev/null || { \
 	  echo "dptrain needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | tail -n 1)"; \
 	  echo "    write: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11"; exit 2; }
