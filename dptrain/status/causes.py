@@ -6,7 +6,7 @@ What follows a failure is not its cause: lost connections (`secondary`), ranks t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dptrain.records.events import Event
 from dptrain.status.collect import REQUEUE_CODE, AttemptRecord, RankRecord, RunRecords, int_of, seconds_of, text_of
@@ -44,6 +44,14 @@ def first_cause(records: RunRecords, attempt: AttemptRecord) -> Cause | None:
     return next((c for m in records.srun if (c := _from_srun(m, attempt, records)) is not None), None)
 
 
+def teardown_cause(records: RunRecords, attempt: AttemptRecord) -> Cause | None:
+    """Of a job whose ranks were all done: the first that srun saw end badly after that, where nobody ended the job."""
+    if job_word_in_log(records) is not None:
+        return None
+    bare = replace(attempt, ranks=tuple(replace(rank, final=False) for rank in attempt.ranks))
+    return next((c for m in records.srun if (c := _from_srun(m, bare, records)) is not None), None)
+
+
 def only_follower(attempt: AttemptRecord) -> Cause | None:
     """What the others lost, where no rank admits to have failed first: one that left without a word, or else what they said."""
     followers = [
@@ -64,12 +72,11 @@ def _behind_stall(cause: Cause, attempt: AttemptRecord, records: RunRecords) -> 
     if cause.failure.kind != "stalled" or cause.source != "records":
         return cause
     stalled = [r for r in attempt.ranks if r.failure is not None and r.failure.get("class") == "stalled"]
-    stuck = [r for r in stalled if r.failure is not None and r.failure.get("waiting") is False]
-    if stuck:
-        return min((_from_record(rank) for rank in stuck), key=lambda cause: cause.t)
+    # First who has fallen silent: a rank that waits for its device does not know that it waits for another rank.
     first = _silent(cause, stalled, attempt, records)
     if first is None:
-        return cause
+        stuck = [r for r in stalled if r.failure is not None and r.failure.get("waiting") is False]
+        return min((_from_record(rank) for rank in stuck), key=lambda cause: cause.t, default=cause)
     where = f" on {first.host}" if first.host else ""
     waited = f"rank {cause.failure.rank} waited for it: {cause.failure.message}"
     message = f"rank {first.rank}{where} went silent at step {first.step}; {waited}"

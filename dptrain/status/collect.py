@@ -107,6 +107,8 @@ class RunRecords:
     """When the scheduler ended attempts of this job in order to start it again, by the batch log, and why: preempted, node-failure."""
     setup_failure: tuple[int, str] | None = None
     """Exit code and text of the setup line that ended the job before the ranks."""
+    later_log: str = ""
+    """What the batch log says after its last restart: of an attempt that no rank has reported of."""
     spec: Path | None = None
     """The frozen spec, read only where its limits are asked for; None: not asked, the ranks are done."""
 
@@ -115,6 +117,10 @@ class RunRecords:
         """The newest attempt that has any record, of those of the job that the intent names."""
         written = [a for a in self.attempts if a.newest_s is not None and a.number >= self.intent.first_attempt]
         return written[-1] if written else None
+
+    def of_later_attempt(self) -> RunRecords:
+        """With the log's words on an attempt after `latest`, which has left no record."""
+        return _with_log(self, self.later_log)
 
     @property
     def stall_timeout_s(self) -> float:
@@ -145,21 +151,23 @@ def read_run(paths: RunPaths) -> RunRecords:
     records = replace(records, supervisor=_supervisor(intent, latest))
     slurm = intent.launcher == "slurm"
     done = latest is not None and _all_final(latest, intent)
-    if done and not (slurm and len(attempts) > 1):
+    if done and not slurm:
         return records
-    number = latest.number if latest else intent.first_attempt
-    log = _launch_log(paths, intent, number)
+    log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt)
     if slurm:
         records = replace(records, cut_short=tuple(_cut_short(log)))
-        log = _newest_attempt(log, again=number > intent.first_attempt)
-    if done:
-        return records
+        log, later = _parts(log, _began_s(latest, intent))
+        records = replace(records, later_log=later)
+    return _with_log(replace(records, spec=None if done else paths.spec), log)
+
+
+def _with_log(records: RunRecords, log: str) -> RunRecords:
+    slurm = records.intent.launcher == "slurm"
     return replace(
         records,
         srun=parse_srun(log) if slurm else (),
         log_tail="\n".join(log.rstrip().splitlines()[-12:]),
         setup_failure=setup_failure(log) if slurm else None,
-        spec=paths.spec,
     )
 
 
@@ -319,19 +327,34 @@ def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
 
 def _cut_short(log: str) -> Iterator[tuple[float, str]]:
     for found in _RESTARTED.finditer(log):
-        # The log's clock is local time without a zone, as is ours.
-        with suppress(ValueError):
-            if (why := _CUT_SHORT.get(found["why"])) is not None:
-                yield datetime.fromisoformat(found["when"]).timestamp(), why
+        if (why := _CUT_SHORT.get(found["why"])) is not None and (when := _clock(found)) is not None:
+            yield when, why
 
 
-def _newest_attempt(log: str, *, again: bool) -> str:
-    """The batch log is appended to by every attempt of a job: what was written before the last restart is not about this one."""
-    if not again:
-        return log
+def _clock(restarted: re.Match[str]) -> float | None:
+    # The log's clock is local time without a zone, as is ours.
+    with suppress(ValueError):
+        return datetime.fromisoformat(restarted["when"]).timestamp()
+    return None
+
+
+def _parts(log: str, began_s: float) -> tuple[str, str]:
+    """The batch log is appended to by every attempt of a job: from the reported attempt on, and from the last restart on.
+
+    :param began_s: when the reported attempt began: a restart after that has ended this one, and belongs to it.
+    """
     lines = log.splitlines()
-    restarts = [i for i, line in enumerate(lines) if _RESTARTED.search(line)]
-    return "\n".join(lines[restarts[-1] + 1 :] if restarts else lines)
+    restarts = [(i + 1, _clock(found)) for i, line in enumerate(lines) if (found := _RESTARTED.search(line))]
+    # The log's times are of whole seconds.
+    before = [i for i, when in restarts if when is None or when < began_s - 1]
+    return "\n".join(lines[max(before, default=0) :]), "\n".join(lines[restarts[-1][0] if restarts else 0 :])
+
+
+def _began_s(latest: AttemptRecord | None, intent: Intent) -> float:
+    """Before all of its job's log for the first attempt, after all of it for a later one that no rank has reported of."""
+    if latest is None or latest.number == intent.first_attempt:
+        return float("-inf")
+    return latest.started_s if latest.started_s is not None else float("inf")
 
 
 def tail_text(path: Path, limit: int) -> str:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dptrain.scheduler.query import JobInfo
-from dptrain.status.causes import Cause, first_cause, first_terminated, job_word_in_log, only_follower, sigterm_s
+from dptrain.status.causes import (
+    Cause,
+    first_cause,
+    first_terminated,
+    job_word_in_log,
+    only_follower,
+    sigterm_s,
+    teardown_cause,
+)
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords
 from dptrain.status.ending import End, Job, Missing, job_of
 from dptrain.status.model import Failure
@@ -53,6 +61,8 @@ def decide(records: RunRecords, info: JobInfo | Missing, now: float, age_s: floa
     if job.stage == "queued":
         return _queued(job, attempt, records.intent.asked_attempt)
     if attempt is None:
+        if job.attempt is not None and job.attempt > records.intent.first_attempt:
+            records = records.of_later_attempt()
         attempt = AttemptRecord(number=job.attempt or records.intent.first_attempt)
     if job.stage in ("running", "odd"):
         return _active(records, attempt, job, now)
@@ -96,14 +106,17 @@ def _all_steps(records: RunRecords, rank: RankRecord) -> bool:
 
 
 def _done(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
-    cause = first_cause(records, attempt)
+    over = job.stage in ("over", "unanswered")
+    cause = first_cause(records, attempt) or teardown_cause(records, attempt)
     if cause is not None:
         return _failed(cause, over=job.stage == "over")
     if job.stage == "over" and job.end in ("failed", "node-failure", "out-of-memory"):
         message = f"every rank finished, but the {job.source} says {job.word}"
         failure = Failure(kind="unknown", message=message)
         return Decision(state="failed: unknown", failure=failure, source=job.source, over=True)
-    return Decision(state="completed", over=records.intent.launcher == "slurm" or job.stage != "running")
+    slurm = records.intent.launcher == "slurm"
+    holds = f"its job has not ended yet: the {job.source} says {job.word}" if slurm and not over else None
+    return Decision(state="completed", reason=holds, over=over)
 
 
 def _began_since(attempt: AttemptRecord, asked_s: float) -> bool:

@@ -14,7 +14,7 @@ from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
 from dptrain.records.reading import problem_of
 from dptrain.records.saves import long_save
-from dptrain.scheduler.accounting import query_accounting
+from dptrain.scheduler.accounting import keep, kept, query_accounting
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
 from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
 from dptrain.status.decide import Decision, all_done, decide
@@ -24,6 +24,13 @@ from dptrain.status.versions import mismatches
 
 NEWEST_STEPS = 50
 """Step time is the median of so many steps: early ones include warming up."""
+TEARDOWN_S = 660.0
+"""A job whose ranks are all done is asked about until their newest record is so old: the ranks' own limit for their end, and the
+minute that srun leaves them. A rank that hangs and still lives writes heartbeats."""
+ACCOUNTED_S = 7 * 86400.0
+"""What accounting does not know of a run this old it will never know."""
+SOONEST_S = 1.0
+"""The scheduler is not asked more often than this, whatever has just ended."""
 
 
 class Scheduler:
@@ -36,25 +43,47 @@ class Scheduler:
         self._ids: frozenset[str] = frozenset()
         self._answer = QueueAnswer()
         self._accounted: dict[str, JobInfo | None] = {}
+        self._account_again_s = float("-inf")
 
-    def jobs(self, job_ids: Sequence[str]) -> QueueAnswer:
-        """What the scheduler knows of these jobs; without any, nothing is asked."""
+    def jobs(self, job_ids: Sequence[str], within_s: float = math.inf) -> QueueAnswer:
+        """What the scheduler knows of these jobs; without any, nothing is asked.
+
+        :param within_s: an older answer is of no use.
+        """
         wanted = frozenset(job_ids)
-        fresh = time.monotonic() - self._asked_s < self.interval_s and wanted <= self._ids
-        if wanted and not fresh:
+        if not wanted:
+            return QueueAnswer()
+        fresh = time.monotonic() - self._asked_s < max(SOONEST_S, min(self.interval_s, within_s))
+        if not (fresh and wanted <= self._ids):
             self._answer = query_jobs(sorted(wanted))
             self.calls += 1
             self._asked_s, self._ids = time.monotonic(), wanted
         return self._answer
 
-    def forgotten(self, job_ids: Sequence[str]) -> dict[str, JobInfo]:
-        """What accounting says of jobs that the controller has forgotten: asked for once, since it does not change any more."""
-        new = [job_id for job_id in job_ids if job_id not in self._accounted]
-        if new:
-            answer = query_accounting(new) or {}
-            self.calls += 1
-            self._accounted.update((job_id, answer.get(job_id)) for job_id in new)
-        return {job_id: known for job_id in job_ids if (known := self._accounted[job_id]) is not None}
+    def forgotten(self, runs: Mapping[str, Intent]) -> dict[str, JobInfo]:
+        """What accounting says of jobs that the controller has forgotten: asked for once, since it does not change any more.
+
+        Where nobody answers, it is asked again, as rarely as the controller is.
+
+        :param runs: by job id.
+        """
+        new = {job_id: intent for job_id, intent in runs.items() if job_id not in self._accounted}
+        if new and time.monotonic() >= self._account_again_s:
+            self._accounted |= kept({job_id: intent.run for job_id, intent in new.items()})
+            self._account({job_id: intent for job_id, intent in new.items() if job_id not in self._accounted})
+        return {job_id: known for job_id in runs if (known := self._accounted.get(job_id)) is not None}
+
+    def _account(self, runs: Mapping[str, Intent]) -> None:
+        if not runs:
+            return
+        answer = query_accounting(runs)
+        self.calls += 1
+        if answer is None:
+            self._account_again_s = time.monotonic() + self.interval_s
+            return
+        self._accounted |= {job_id: answer.get(job_id) for job_id in runs}
+        old_s = time.time() - ACCOUNTED_S
+        keep({i: run.run for i, run in runs.items() if i in answer or run.created_s < old_s}, answer)
 
     @property
     def age_s(self) -> float:
@@ -69,14 +98,15 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
     """
     scheduler = scheduler or Scheduler()
     read = [(paths, _read(paths)) for paths in runs]
-    ids = [
-        r.intent.job_id for _, r in read if isinstance(r, RunRecords) and _must_ask(r) and r.intent.job_id is not None
-    ]
-    answer = scheduler.jobs(ids)
     now = time.time()
-    accounted = scheduler.forgotten(
-        [i for _, r in read if isinstance(r, RunRecords) and (i := _untold(r, answer, now))]
+    asked = [r for _, r in read if isinstance(r, RunRecords) and _must_ask(r, now)]
+    answer = scheduler.jobs(
+        [r.intent.job_id for r in asked if r.intent.job_id is not None],
+        min((_done_for_s(r, now) / 2 for r in asked), default=math.inf),
     )
+    now = time.time()
+    untold = {i: r.intent for r in asked if (i := _untold(r, answer, now))}
+    accounted = scheduler.forgotten(untold)
     return [
         _status(paths, r, accounted.get(r.intent.job_id or "", _info(r.intent, answer)), scheduler.age_s, now)
         if isinstance(r, RunRecords)
@@ -87,7 +117,7 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
 
 def _untold(records: RunRecords, answer: Mapping[str, JobInfo], now: float) -> str | None:
     """The job of a run of which nothing is known but that the controller has forgotten it."""
-    if not _must_ask(records) or _info(records.intent, answer) != "forgotten":
+    if _info(records.intent, answer) != "forgotten":
         return None
     failure = decide(records, "forgotten", now).failure
     return records.intent.job_id if failure is not None and failure.kind in ("unknown", "never-started") else None
@@ -100,11 +130,23 @@ def _read(paths: RunPaths) -> RunRecords | str:
         return problem_of(error, paths.dir)
 
 
-def _must_ask(records: RunRecords) -> bool:
+def _must_ask(records: RunRecords, now: float) -> bool:
+    """Whether the scheduler may know more: not of a run whose ranks were done so long ago that the job is gone too."""
     intent = records.intent
     if intent.launcher != "slurm" or intent.submission in ("refused", "dry-run"):
         return False
-    return records.latest is None or not all_done(records, records.latest)
+    return not TEARDOWN_S <= _done_for_s(records, now) < math.inf
+
+
+def _done_for_s(records: RunRecords, now: float) -> float:
+    """For how long all ranks have been done; infinite where they are not.
+
+    A wait asks after half of that: at once, and then ever more rarely whether the job has gone as well.
+    """
+    latest = records.latest
+    if latest is None or latest.newest_s is None or not all_done(records, latest):
+        return math.inf
+    return max(0.0, now - latest.newest_s)
 
 
 def _info(intent: Intent, answer: Mapping[str, JobInfo]) -> JobInfo | Missing:

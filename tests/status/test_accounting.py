@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from dptrain.status.state import Scheduler, run_status
+from dptrain.status.state import ACCOUNTED_S, Scheduler, run_status
 from tests.status.helpers import WrittenRun
 from tests.status.test_state import fake_squeue
 
@@ -22,7 +23,8 @@ def fake_sacct(folder: Path, answer: str) -> Path:
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A controller that knows no job."""
+    """A controller that knows no job, and nothing kept of earlier answers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fake_squeue(tmp_path, monkeypatch)
     return tmp_path
 
@@ -67,6 +69,36 @@ def test_one_call_for_all_and_none_where_the_records_tell(forgotten: Path) -> No
         ]
     (call,) = calls.read_text().splitlines()
     assert call.endswith("--jobs=9_0,9_1,9_2")
+
+
+def test_a_lasting_answer_is_kept_for_the_next_status(forgotten: Path) -> None:
+    calls = fake_sacct(forgotten, "echo '12_1|CANCELLED by 0|0:15|n[1-2]|2024-01-31T10:00:00'")
+    told = WrittenRun(forgotten / "runs", "told", job_id="12_1")
+    old = WrittenRun(forgotten / "runs", "old", job_id="7", created_s=time.time() - ACCOUNTED_S - 60)
+    for _ in range(2):
+        states = [status.state for status in run_status([told.paths, old.paths])]
+        assert states == ["cancelled", "failed: never-started"]
+    assert len(calls.read_text().splitlines()) == 1
+    # Of a young run accounting may learn more; and the same job of another cluster is another one.
+    young = WrittenRun(forgotten / "runs", "young", job_id="7")
+    other = WrittenRun(forgotten / "elsewhere", "other", job_id="12_1")
+    for run in (young, young, other):
+        run_status([run.paths])
+    assert len(calls.read_text().splitlines()) == 4
+
+
+def test_no_answer_is_asked_again(forgotten: Path) -> None:
+    calls = fake_sacct(forgotten, f"test -e {forgotten}/up && echo '12|TIMEOUT|0:0|n1|Unknown'")
+    run, scheduler = WrittenRun(forgotten / "runs"), Scheduler(0.0)
+    assert run_status([run.paths], scheduler)[0].state == "failed: never-started"
+    (forgotten / "up").touch()
+    assert run_status([run.paths], scheduler)[0].state == "timed-out"
+    patient = Scheduler()
+    (forgotten / "up").unlink()
+    silent = WrittenRun(forgotten / "runs", "silent", job_id="13")
+    for _ in range(3):
+        run_status([silent.paths], patient)
+    assert len(calls.read_text().splitlines()) == 3, "as rarely as the controller is asked"
 
 
 def test_where_there_is_no_accounting_nothing_changes(forgotten: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -343,6 +344,46 @@ def test_messages_of_an_earlier_attempt_are_not_about_this_one(tmp_path: Path) -
     assert failure is not None and (failure.rank, failure.signal) == (0, "SIGSEGV")
 
 
+@pytest.mark.parametrize(("why", "state"), [("PREEMPTION", "preempted"), ("TIME LIMIT", "timed-out")])
+def test_what_ended_a_later_attempt_is_about_it(tmp_path: Path, why: str, state: str) -> None:
+    run = WrittenRun(tmp_path)
+    asked_again(run)
+    for rank in (0, 1):
+        run.start(rank, attempt=2)
+        run.fail(rank, "cancelled", attempt=2, signal="SIGTERM")
+    earlier, now = "2024-01-01T00:00:00", datetime.now().isoformat(timespec="seconds")
+    lines = [f"*** JOB 12 ON n1 CANCELLED AT {when} DUE TO {{}} ***" for when in (earlier, now)]
+    run.batch_log(
+        f"slurmstepd: error: {lines[0].format('JOB REQUEUE')}\n"
+        f"slurmstepd: error: {lines[1].format(why)}\nsrun: error: n2: task 1: Killed\n"
+    )
+    assert state_of(run, "forgotten").state == state
+    # Nothing of it is about a further attempt that has not reported yet.
+    run.batch_log(f"srun: error: n2: task 1: Killed\nslurmstepd: error: {lines[1].format('PREEMPTION')}\n")
+    assert state_of(run, job("RUNNING", restarts=2)).state == "starting"
+    bad_setup_line = "dptrain: setup line failed with exit code 1: module load nope\n"
+    run.batch_log(f"slurmstepd: error: {lines[1].format('PREEMPTION')}\n{bad_setup_line}")
+    assert state_of(run, job("FAILED", restarts=2)).state == "failed: setup"
+
+
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        ("srun: error: n2: task 1: Segmentation fault (core dumped)\n", "failed: killed"),
+        ("srun: error: n2: task 1: Exited with exit code 3\n", "failed: unknown"),
+        ("srun: error: n2: task 1: Exited with exit code 143\n", "completed"),
+        ("srun: error: n2: task 1: Killed\n*** JOB 12 ON n1 CANCELLED AT 2024-01-01T00:00:00 ***", "completed"),
+    ],
+)
+def test_what_srun_saw_after_the_last_records_lasts(tmp_path: Path, log: str, state: str) -> None:
+    run = WrittenRun(tmp_path)
+    done(run)
+    run.batch_log(log.replace("*** JOB", "slurmstepd: error: *** JOB"))
+    decision = state_of(run, "forgotten")
+    assert (decision.state, decision.over) == (state, True)
+    assert decision.failure is None or (decision.failure.rank, decision.failure.host) == (1, "n2")
+
+
 def test_lost_node_of_an_earlier_attempt_does_not_explain_a_later_failure(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path)
     second_start(run)
@@ -505,6 +546,22 @@ def test_a_frozen_rank_is_named_also_when_the_end_has_woken_it(tmp_path: Path) -
     assert decision.state == "failed: stalled"
     assert decision.failure is not None and (decision.failure.rank, decision.failure.host) == (2, "n3")
     assert "rank 0 waited for it" in decision.failure.message
+
+
+@pytest.mark.parametrize("log", ["", "srun: error: n3: task 2: Killed\n"])
+def test_a_frozen_rank_is_named_also_where_the_others_do_not_know_that_they_wait(tmp_path: Path, log: str) -> None:
+    """NCCL: the main thread waits for the device, which is not known to be communication."""
+    run = WrittenRun(tmp_path, world_size=3)
+    for rank in range(3):
+        run.start(rank)
+        run.step(rank, 1)
+    if not log:
+        run.age(60, 2)
+    for rank in (0, 1):
+        run.fail(rank, "stalled", waiting=False)
+    run.batch_log(log)
+    failure = state_of(run, job("FAILED")).failure
+    assert failure is not None and (failure.kind, failure.rank, failure.host) == ("stalled", 2, "n3")
 
 
 def test_a_rank_that_somebody_terminated_is_named(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import pytest
 from dptrain.errors import RunFailed, WaitTimeout
 from dptrain.launch.slurm import submit_slurm
 from dptrain.records.intent import write_json
+from dptrain.scheduler.query import _FIELDS
 from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
 from dptrain.status.logs import first_words, logs_of
 from dptrain.status.show import failure_text, remark, result_lines, table_row
-from dptrain.status.state import Scheduler, run_status
+from dptrain.status.model import RunStatus
+from dptrain.status.state import TEARDOWN_S, Scheduler, run_status
 from dptrain.status.wait import wait_for
 from tests.launch.runs import tiny_run
 from tests.slurm_cluster import SmallSlurm
@@ -87,11 +89,63 @@ def test_finished_runs_ask_nothing_and_others_ask_once(tmp_path: Path, monkeypat
     done = [WrittenRun(tmp_path / "runs", f"done-{i}", job_id=str(i)) for i in range(5)]
     for run in done:
         run.finish()
-    assert {status.state for status in run_status([run.paths for run in done])} == {"completed"}
+        run.age(TEARDOWN_S + 1)
+    statuses = run_status([run.paths for run in done])
+    assert {(status.state, status.over) for status in statuses} == {("completed", True)}
     assert not calls.exists()
     going = [WrittenRun(tmp_path / "runs", f"going-{i}", job_id=f"9_{i}") for i in range(200)]
-    run_status([run.paths for run in done + going])
-    assert len(calls.read_text().splitlines()) == 1
+    ending = [WrittenRun(tmp_path / "runs", f"ending-{i}", job_id=f"7_{i}") for i in range(5)]
+    for run in ending:
+        run.finish()
+    run_status([run.paths for run in done + going + ending])
+    (call,) = calls.read_text().splitlines()
+    assert call.endswith("--jobs=7,9")
+
+
+def test_a_job_that_has_not_ended_is_not_over(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    run.finish()
+    for word in ("RUNNING", "COMPLETING", "BRAND_NEW"):
+        (status,) = run_status([run.paths], Said(job(word)))
+        assert (status.state, status.over, status.ended) == ("completed", False, False)
+        assert status.reason == f"its job has not ended yet: the scheduler says {word}" and status.reason in str(
+            remark(status)
+        )
+    for said in (job("COMPLETED"), "forgotten", "unanswered"):
+        (status,) = run_status([run.paths], Said(said))
+        assert (status.state, status.over, status.reason) == ("completed", True, None)
+    (status,) = run_status([run.paths], Said(job("PENDING", "BeginTime", restarts=1)))
+    assert (status.state, status.over) == ("requeued", False), "its node was lost while the ranks left"
+
+
+def test_a_wait_ends_soon_after_the_job_and_asks_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = {"JobArrayID": "12", "State": "RUNNING"}
+    line = "".join(f"{widths.get(name, 'N/A'):{width}}" for name, width in _FIELDS.items())
+    calls = fake_squeue(tmp_path, monkeypatch, f"test -e {tmp_path}/gone || echo '{line}'")
+    run = WrittenRun(tmp_path / "runs")
+    run.start(0)
+    run.start(1)
+    looks: list[tuple[str, bool]] = []
+
+    def look(statuses: list[RunStatus]) -> None:
+        looks.append((statuses[0].state, statuses[0].over))
+        if len(looks) == 1:
+            run.finish()
+        if len(looks) == 3:
+            (tmp_path / "gone").touch()
+
+    wait_for([run.paths], timeout_s=30, on_update=look)
+    assert looks[0] == ("running", False) and looks[1] == ("completed", False) and looks[-1] == ("completed", True)
+    assert len(looks) < 12, "an answer of before the end was believed for ten seconds"
+    assert 2 <= len(calls.read_text().splitlines()) <= 4
+    before = len(calls.read_text().splitlines())
+    scheduler = Scheduler()
+    run.age(60)
+    for _ in range(3):
+        run_status([run.paths], scheduler)
+    assert len(calls.read_text().splitlines()) == before + 1, "what has been done for long does not hurry"
 
 
 def test_waiting_asks_the_scheduler_less_often_than_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
