@@ -14,8 +14,8 @@ from dptrain.records.intent import write_json
 from dptrain.scheduler.query import _FIELDS
 from dptrain.status.collect import HEAD_BYTES, TAIL_BYTES, read_edges
 from dptrain.status.logs import first_words, logs_of
-from dptrain.status.show import failure_text, remark, result_lines, table_row
 from dptrain.status.model import RunStatus
+from dptrain.status.show import failure_text, remark, result_lines, table_row
 from dptrain.status.state import TEARDOWN_S, Scheduler, run_status
 from dptrain.status.wait import wait_for
 from tests.launch.runs import tiny_run
