@@ -94,6 +94,7 @@ def _one_image(
         records = [*records, ImageRecord(name=sample.name)]
         _measure(session, algorithm, records[-1], state["est"][0], truth)
     growth = _growth(session, algorithm, measured, state["est"][0], first)
+    stop = False
     for k in range(first, iterations):
         step = index * iterations + k + 1
         with session.meter.step(step, session.steps, SECTIONS):
@@ -109,12 +110,15 @@ def _one_image(
             session.leave_diverged(f"{wrong or OTHERS}; {where}", here=_here(algorithm, growth, x, wrong))
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
         session.done(step, session.meter.step_s, psnr_db=psnr, ssim=similarity, loss=None)
-        if agreed.stop and k + 1 < iterations:
+        stop = agreed.stop
+        if stop and k + 1 < iterations:
             _interrupt(session, built, records, state, index, k + 1)
     # Made again for the picture rather than kept: an image less during the iterations.
     initial, final = algorithm.initial(measured)["est"][0], state["est"][0]
     path = records[-1].psnr_db
     write_image(session, built.physics, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
+    if stop and (index + 1) * iterations < session.steps:
+        _interrupt(session, built, records, None, index + 1, 0)
     return records
 
 
@@ -154,9 +158,12 @@ def _measure(
 
 
 def _interrupt(
-    session: Session, built: Built, records: list[ImageRecord], state: dict[str, Any], index: int, done: int
+    session: Session, built: Built, records: list[ImageRecord], state: Iterate | None, index: int, done: int
 ) -> None:
-    """Save every rank's part of the iterate, so that any number of ranks can go on, and ask to be started again."""
+    """Save every rank's part of the iterate, so that any number of ranks can go on, and ask to be started again.
+
+    :param state: after `done` iterations on image `index`; None before the first.
+    """
     begin = time.perf_counter()
     step = index * session.spec.algorithm.iterations + done
     kept = {
@@ -180,18 +187,22 @@ def _resume(session: Session, built: Built) -> tuple[list[ImageRecord], tuple[in
     session.watch.progress(found[0])
     records = [ImageRecord(**r) for r in kept["records"]] if session.first else [ImageRecord(name="")]
     print(f"resumed from the save of step {found[0]}", flush=True)
-    return records, (kept["image"], kept["iteration"]), load_iterate(found[1], built, kept["iteration"])
+    state = load_iterate(found[1], built, kept["iteration"]) if kept["iteration"] else None
+    return records, (kept["image"], kept["iteration"]), state
 
 
-def save_iterate(paths: RunPaths, built: Built, state: Iterate, step: int, kept: dict[str, Any], keep: int) -> None:
+def save_iterate(
+    paths: RunPaths, built: Built, state: Iterate | None, step: int, kept: dict[str, Any], keep: int
+) -> None:
     """Write a save of an iterate, every rank its part; a collective.
 
+    :param state: None between two images: there is nothing to keep of it.
     :param kept: what there is beside it.
     """
     algorithm = built.algorithm
-    carried = {name: tensor.clone() for name, tensor in algorithm.carried(state).items()}
+    carried = {} if state is None else {name: tensor.clone() for name, tensor in algorithm.carried(state).items()}
     # Of the layout replicated one rank has all that there is.
-    mine = not algorithm.holds_whole or algorithm.ctx.rank == 0
+    mine = state is not None and (not algorithm.holds_whole or algorithm.ctx.rank == 0)
     box = built.physics.box if mine else empty_box(len(built.physics.box))
     write_save(paths, step, kept, keep, shard=(box, carried), rank=algorithm.ctx.rank)
 

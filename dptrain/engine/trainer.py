@@ -35,7 +35,7 @@ from dptrain.engine.training_saves import Progress, load_training, save_training
 from dptrain.engine.unrolled import Unrolled
 from dptrain.spec.schema import Train
 
-SECTIONS = ("forward", "backward", "optimizer")
+SECTIONS = ("data", "forward", "backward", "optimizer")
 LOSSES = {"mse": torch.square, "l1": torch.abs}
 CACHE_BYTES = 64 * 2**20
 """Training images are kept between steps while all of them together are below this; larger sets are made anew each time."""
@@ -72,9 +72,8 @@ def run(session: Session) -> set[int]:
             _evaluate(session, built, train, held_out, progress)
         session.enter("run")
         batches = _batches(session, built, images, train, blind, start=progress.step)
-        for step, batch in zip(range(progress.step + 1, train.steps + 1), batches, strict=False):
-            session.faults.at_step(step, batch.truth)
-            leaving = _step(session, built, optimizer, train, step, batch, progress) and step < train.steps
+        for step in range(progress.step + 1, train.steps + 1):
+            leaving = _step(session, built, optimizer, train, step, batches, progress) and step < train.steps
             if step % train.save_every_steps == 0 or step == train.steps or leaving:
                 if not leaving:
                     _evaluate(session, built, train, held_out, progress)
@@ -175,16 +174,19 @@ def _step(
     optimizer: torch.optim.Optimizer,
     train: Train,
     step: int,
-    batch: Batch,
+    batches: Iterator[Batch],
     progress: Progress,
 ) -> bool:
-    """One optimiser step, timed by section and recorded; whether the ranks were asked to save and leave."""
+    """One optimiser step on the next batch, timed by section and recorded; whether the ranks were asked to save and leave."""
     meter = session.meter
     rate = learning_rate(train, step)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    meter.watch(batch.truth, batch.measured)
     with meter.step(step, train.steps, SECTIONS):
+        with meter.section("data"):
+            batch = next(batches)
+        meter.watch(batch.truth, batch.measured)
+        session.faults.at_step(step, batch.truth)
         loss = optimizer_step(meter, built, optimizer, batch, train.loss)
     value = float(built.algorithm.sum(loss)) / session.ctx.mesh.replicas
     agreed = session.requests.agree(session.ctx.device, diverged=not math.isfinite(value))

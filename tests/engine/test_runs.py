@@ -86,16 +86,24 @@ def test_several_images_of_one_name_each_get_their_files(tmp_path: Path) -> None
     assert [image["name"] for image in result(run)["images"]] == ["scan", "scan"]
 
 
-def test_user_data_says_on_the_ranks_how_many_images_there_are(tmp_path: Path) -> None:
+def test_user_data_says_on_the_ranks_how_many_images_there_are_and_a_warning_between_them_is_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\ndef images(image_size, channels, **kwargs):\n"
         "    return [torch.full((channels, *image_size), 0.1 * i) for i in range(3)]\n"
     )
-    with running("infer", 'problem.data={factory: "mine:images"}', "denoiser={name: identity}", folder=tmp_path) as run:
+    monkeypatch.setenv("DPTRAIN_FAULT", "preempt@rank=1,step=2")
+    monkeypatch.setenv("DPTRAIN_FAULT_ALLOW", "1")
+    change = ('problem.data={factory: "mine:images"}', "denoiser={name: identity}", "algorithm.iterations=1")
+    with running("infer", *change, folder=tmp_path) as run:
         assert finish(run) == 0
     status = run_status([run])[0]
-    assert (status.state, status.step, status.steps) == ("completed", 9, 9)
+    assert (status.state, status.step, status.steps) == ("completed", 3, 3)
+    assert status.history == ("attempt 1: preempted at step 2",)
+    assert [e["step"] for e in events(run, 1, "step")] == [1, 2, 3], "no image was left out or made again"
     assert len(list(run.output.glob("reconstruction-*.npy"))) == 3
+    assert [len(image["psnr_db"]) for image in result(run)["images"]] == [2, 2, 2]
 
 
 def test_the_budget_of_preemptions_ends_the_run() -> None:
@@ -221,9 +229,25 @@ def test_another_number_of_ranks_than_planned_is_refused() -> None:
     assert "planned 2 ranks" in failure["message"] and "rank 0 of 1" in failure["message"]
 
 
-def test_a_training_run_resumed_with_nothing_left_to_do_is_completed() -> None:
-    with running("train", "train.steps=2", "train.save_every_steps=1") as run:
+def test_a_training_run_counts_its_data_and_is_completed_when_resumed_with_nothing_left_to_do(tmp_path: Path) -> None:
+    slow_s = 0.1
+    (tmp_path / "slow.py").write_text(
+        "import time, torch\n"
+        "class Images:\n"
+        "    def __len__(self):\n"
+        "        return 2\n"
+        "    def __getitem__(self, index):\n"
+        f"        time.sleep({slow_s})\n"
+        "        return torch.full((1, 24, 24), 0.1 * (index + 1))\n"
+        "def images(**kwargs):\n"
+        "    return Images()\n"
+    )
+    change = ("train.steps=2", "train.save_every_steps=1", "train.held_out=0", 'problem.data={factory: "slow:images"}')
+    with running("train", *change, "train.images=2", folder=tmp_path) as run:
         assert finish(run) == 0
+        # Both steps wait for an image that is not there yet.
+        assert all(e["seconds"] >= slow_s for e in events(run, 0, "step"))
+        assert result(run)["sections"]["data"] >= slow_s
         # As after a kill between the last save and the last record.
         run.result.unlink()
         start_local(run)
