@@ -26,6 +26,8 @@ NEWEST = 20
 SMALLEST_BYTES = {CPU: 2**20}
 SMALLEST_ON_GPU_BYTES = 2**28
 """Smaller forecasts are left out: beside them stand things of a fixed size, on a GPU workspaces, which say nothing of a full card."""
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+"""One of these is there where a driver for CUDA or ROCm is."""
 LEAST, MOST = 0.9, 1.5
 """A factor outside is not believed. Below 1 it is taken for 1."""
 
@@ -59,9 +61,21 @@ class Card:
 
 def card_of(profile: ClusterProfile) -> Card:
     """The card of a profile, its factor from what runs on cards of that kind have needed."""
-    root = runs_root(profile.runs)
-    factor, reason = _factor(read_measured(root), profile.name, root)
+    factor, reason = _factor(runs_on(profile), profile.name, runs_root(profile.runs))
     return Card(capacity_gib=profile.gpu_memory_gib, factor=factor, reason=reason)
+
+
+def runs_on(profile: ClusterProfile) -> list[Measured]:
+    """What reported runs have needed, without those of this cluster whose ranks were to have a GPU and found none."""
+    measured = read_measured(runs_root(profile.runs))
+    return [m for m in measured if m.cluster != profile.name or m.card != CPU or not _has_gpus(profile)]
+
+
+def _has_gpus(profile: ClusterProfile) -> bool:
+    """Whether ranks are to have one: what a job asks for, and what this machine has for its own processes."""
+    if profile.launcher == "slurm":
+        return profile.gpu_request != "none"
+    return any(device.exists() for device in GPU_DEVICES)
 
 
 def _factor(measured: Sequence[Measured], cluster: str, root: Path) -> tuple[float, str]:

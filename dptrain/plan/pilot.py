@@ -46,7 +46,7 @@ def time_step(request: Request, profile: ClusterProfile, most_tiles: int) -> Ste
         seconds=answer["seconds"] * calls * iterations,
         source=(
             f"pilot on this machine ({_device(answer)}): {of}, {answer['seconds']:.3g} s each for {asked['tiles']} tiles; "
-            "without data step, messages, waiting and optimiser"
+            "without making the batch, data step, messages, waiting and optimiser"
         ),
     )
 

@@ -1,6 +1,7 @@
 """How long a step takes and a run costs: as earlier runs of the same step took, or as a pilot of one call predicts.
 
-Both leave out what is not in a step: waiting in the queue, loading libraries, making data, evaluation on held-out images, saves.
+Both leave out what is not in a step: waiting in the queue, loading libraries, evaluation on held-out images, saves, and the images of a
+reconstruction. A measured step of training has the making of its batch, a predicted one has not.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from dptrain.plan.cards import runs_on
 from dptrain.plan.forecast import relevant
-from dptrain.records.calibration import read_measured
-from dptrain.records.paths import runs_root
 from dptrain.spec.cluster import ClusterProfile
+from dptrain.spec.dump import plain
 from dptrain.spec.schema import Spec, Task
 
 NEWEST = 5
 """Runs whose median is taken."""
-LEFT_OUT = "without queue, start, making of data, evaluation and saves"
+LEFT_OUT = "without queue, start, evaluation and saves"
 ROOM = 1.2
 """Of the predicted time, what plan advises to ask for."""
 UNTIMED = ("problem.physics.noise_std", "algorithm.step_size", "algorithm.sigma", "algorithm.init")
@@ -44,7 +45,9 @@ def step_key(spec: Spec, task: Task, max_batch_size: int, checkpoint: str) -> st
     :param spec: as the ranks read it.
     """
     content = relevant(spec, UNTIMED if task == "train" else (*UNTIMED, "algorithm.iterations", "train"))
-    value = [content, task, max_batch_size, checkpoint]
+    # A profiler slows the steps down; the images of a batch are made within its step, small sets of them only once.
+    images = [plain(spec)["problem"]["data"], spec.train.images] if task == "train" and spec.train else []
+    value = [content, task, max_batch_size, checkpoint, spec.run.measure, images]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -55,7 +58,7 @@ def recorded(key: str, profile: ClusterProfile) -> StepTime | None:
     """
     same = [
         m
-        for m in read_measured(runs_root(profile.runs))
+        for m in runs_on(profile)
         if m.cluster == profile.name and m.step_key == key and m.step_time_s is not None
     ]
     times = [m.step_time_s for m in same if m.card == same[-1].card and m.step_time_s is not None][-NEWEST:]

@@ -59,7 +59,7 @@ def test_traces_open_and_name_what_was_done(task: Task) -> None:
     made = result(paths)
     assert made["measure"]["active_steps"] == [3, 4] and made["communication"] is None
     assert len(made["measure"]["files"]) == 2 * 2
-    sections = ("gradient", "denoise") if task == "infer" else ("forward", "backward", "optimizer")
+    sections = ("gradient", "denoise") if task == "infer" else ("data", "forward", "backward", "optimizer")
     for rank in range(2):
         trace, table = (paths.dir / name for name in made["measure"]["files"][2 * rank : 2 * rank + 2])
         with gzip.open(trace, "rt", encoding="utf-8") as file:

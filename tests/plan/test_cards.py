@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ SITE = ClusterProfile(name="site", gpus_per_node=4, gpu_memory_gib=32)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    monkeypatch.setattr("dptrain.plan.cards.GPU_DEVICES", ())
     return tmp_path
 
 
@@ -69,6 +71,18 @@ def test_runs_of_one_size_and_small_ones_on_a_gpu_are_no_evidence(runs: Path) ->
     assert card_of(SITE).factor == ALLOWANCE and "has 1 on V100" in card_of(SITE).reason
     write(runs, (0.1, 0.1), (0.2, 0.2), (0.3, 0.3), card="cpu", cluster="here")
     assert card_of(ClusterProfile(name="here", launcher="local")).factor == 1
+
+
+def test_runs_that_found_no_gpu_say_nothing_of_the_card(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(runs, (1, 1), (2, 2), (3, 3), card="cpu")
+    write(runs, (1, 1), (2, 2), (3, 3), card="cpu", cluster="here")
+    assert card_of(SITE).factor == ALLOWANCE and "no run of cluster site" in card_of(SITE).reason
+    assert card_of(replace(SITE, gpu_request="none")).factor == 1, "a job that asks for none is to have none"
+    here = ClusterProfile(name="here", launcher="local", gpu_memory_gib=8)
+    monkeypatch.setattr("dptrain.plan.cards.GPU_DEVICES", (runs / "nvidiactl",))
+    assert card_of(here).factor == 1
+    (runs / "nvidiactl").touch()
+    assert card_of(here).factor == ALLOWANCE
 
 
 @pytest.mark.parametrize(("factor", "taken"), [(0.8, ALLOWANCE), (0.95, 1.0), (1.5, 1.5), (1.6, ALLOWANCE)])

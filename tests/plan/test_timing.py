@@ -24,6 +24,7 @@ SLURM = ClusterProfile(name="site", gpus_per_node=4, partition="p")
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
+    monkeypatch.setattr("dptrain.plan.cards.GPU_DEVICES", ())
     return tmp_path
 
 
@@ -59,10 +60,13 @@ def write(root: Path, key: str, *seconds: float, cluster: str = "local", card: s
 
 
 def test_which_keys_make_another_step() -> None:
-    same = ("name=b", "run.seed=3", "train.steps=9", "resources.time_min=7", "algorithm.sigma=0.1", "train.images=2")
+    same = ("name=b", "run.seed=3", "train.steps=9", "resources.time_min=7", "algorithm.sigma=0.1", "train.held_out=0")
     assert key_of() == key_of(*same)
-    others = ("tiling.halo=2", "resources.gpus=1", "train.batch_size=2", "algorithm.iterations=4")
-    assert len({key_of(), key_of(task="infer"), key_of(batch=2), key_of(mode="never"), *map(key_of, others)}) == 8
+    others = ("tiling.halo=2", "resources.gpus=1", "train.batch_size=2", "algorithm.iterations=4", "run.measure=torch")
+    # A step of training makes its batch.
+    others += ("problem.data.source=photo", "train.images=2")
+    assert len({key_of(), key_of(task="infer"), key_of(batch=2), key_of(mode="never"), *map(key_of, others)}) == 11
+    assert key_of("problem.data.source=photo", "train.images=2", task="infer") == key_of(task="infer")
     # A step of a reconstruction is one iteration.
     assert (
         key_of("algorithm.iterations=4", task="infer")
@@ -93,7 +97,8 @@ def test_plan_counts_hours_and_advises_the_walltime(runs: Path) -> None:
     value = plan_of().to_json()
     assert value["step_time_s"] == 900 and value["gpu_hours"] == 6 * 900 * 2 / 3600
     assert not any("time_min" in reason for reason in value["reasons"]), "a local run has no limit"
-    write(runs, key_of(), 900.0, cluster="site")
+    write(runs, key_of(), 900.0, cluster="site", card="V100")
+    write(runs, key_of(), 9000.0, cluster="site", card="cpu")  # its ranks found no GPU
     (note,) = [r for r in plan_of(profile=SLURM).reasons if "time_min" in r]
     assert note.startswith("6 steps of 900 s take 90 min, longer than resources.time_min 30") and note.endswith(
         "time_min=108"
