@@ -7,13 +7,11 @@ from pathlib import Path
 
 from dptrain.engine.weights import fetch_pretrained
 from dptrain.errors import DptrainError
-from dptrain.records.process import end_with_parent
 from dptrain.spec.load import parse_spec
 
 
 def main() -> None:
     """Fetch, or say in one message why not."""
-    end_with_parent()
     try:
         fetch_pretrained(parse_spec(sys.stdin.read(), "stdin", Path.cwd(), ()).spec)
     except DptrainError as error:

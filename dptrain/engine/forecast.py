@@ -39,7 +39,6 @@ from dptrain.errors import DptrainError, UsageError
 from dptrain.geometry.boxes import Box, cells, clip
 from dptrain.geometry.dealing import deal_tiles
 from dptrain.geometry.tiles import tile_grid
-from dptrain.records.process import end_with_parent
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import PROXIMAL, Denoiser, Spec, Task
 
@@ -207,7 +206,6 @@ def limit_memory(more_gib: float) -> None:
 
 def main() -> None:
     """Answer the requests of stdin."""
-    end_with_parent()
     asked = json.load(sys.stdin)
     torch.set_num_threads(1)
     limit_memory(asked["memory_limit_gib"])

@@ -22,7 +22,6 @@ from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.measure import card_name
 from dptrain.engine.tiled import InnerDenoiser
 from dptrain.geometry.tiles import tile_grid
-from dptrain.records.process import end_with_parent
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import Spec, Task
 
@@ -83,7 +82,6 @@ class Pilot:
 
 def main() -> None:
     """Answer the request of stdin."""
-    end_with_parent()
     asked = json.load(sys.stdin)
     # Where memory runs out this process is to go, and no other.
     with suppress(OSError):

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from dptrain.engine.problems import WholePhysics, build_physics, operator_norm_sq
-from dptrain.records.process import end_with_parent
 from dptrain.spec.checks import deblur_kernel
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import Deblur, MultiframeSuperres, Spec
@@ -32,7 +31,6 @@ def shrink(spec: Spec) -> Spec:
 
 def main() -> None:
     """Print {"norm_sq": ...} of the stacked operator."""
-    end_with_parent()
     spec = shrink(parse_spec(sys.stdin.read(), "stdin", Path.cwd(), ()).spec)
     device, dtype = torch.device("cpu"), torch.float64
     physics = build_physics(spec, device, dtype)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dptrain.engine.denoisers import build_denoiser
-from dptrain.records.process import end_with_parent
 from dptrain.spec.load import parse_spec
 from dptrain.spec.schema import Factory, Spec
 
@@ -47,7 +46,6 @@ STATISTICS = (
 
 def main() -> None:
     """Print what was measured of the spec's denoiser."""
-    end_with_parent()
     spec = parse_spec(sys.stdin.read(), "stdin", Path.cwd(), ()).spec
     print(json.dumps(measure(build_denoiser(spec, torch.device("cpu"), torch.float32), spec)))
 

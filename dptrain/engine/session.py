@@ -21,7 +21,7 @@ from dptrain.engine.context import RankContext, RankEnvironment, WorldMismatch, 
 from dptrain.engine.faults import Faults
 from dptrain.engine.measure import Meter, resident_peak_bytes
 from dptrain.engine.observers import make_window
-from dptrain.engine.watch import Requests, Watch
+from dptrain.engine.watch import Requests, Watch, number_of
 from dptrain.errors import DptrainError
 from dptrain.records.events import EventLog
 from dptrain.records.intent import Intent, read_intent
@@ -243,20 +243,12 @@ def leave_failed(error: BaseException, events: EventLog, watch: Watch) -> NoRetu
         signal=None,
         message=message,
         traceback=text[-LONGEST_TRACEBACK:],
-        peak_memory_bytes=_peak_memory_bytes(watch),
+        peak_memory_bytes=number_of(watch.peak_memory_bytes) or None,
         secondary=lost or (isinstance(error, Diverged) and not error.here),
     )
     with suppress(OSError):  # a full disk takes no words
         print(text, file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def _peak_memory_bytes(watch: Watch) -> int | None:
-    """Of a rank whose device may answer nothing any more."""
-    try:
-        return watch.peak_memory_bytes() or None
-    except RuntimeError:
-        return None
 
 
 def failure_class(error: BaseException, phase: str) -> str:

@@ -95,8 +95,8 @@ class Watch:
                     "heartbeat",
                     phase=self.phase,
                     step=self.step,
-                    peak_memory_bytes=self.peak_memory_bytes(),
-                    bytes_sent=self.bytes_sent(),
+                    peak_memory_bytes=number_of(self.peak_memory_bytes),
+                    bytes_sent=number_of(self.bytes_sent),
                 )
 
     def _forgotten(self) -> bool:
@@ -128,6 +128,14 @@ class Watch:
         )
         time.sleep(OTHERS_DUMP_S)
         os._exit(1)
+
+
+def number_of(number: Callable[[], int]) -> int | None:
+    """A number for a record; None where the device answers nothing any more: whoever asks has more to do than that."""
+    try:
+        return number()
+    except Exception:  # a heartbeat without a number is one; without a watch nothing would end this rank
+        return None
 
 
 def _in_collective() -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 from dptrain.errors import PlanRefused
+from dptrain.records.process import program
 from dptrain.spec.load import LoadedSpec, dump_spec
 from dptrain.spec.pretrained import pretrained_file
 
@@ -22,9 +22,7 @@ def prepare(loaded: LoadedSpec) -> list[str]:
         return []
     if path.is_file():
         return [f"there already: {path}"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", FETCHER], input=dump_spec(loaded.spec), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(program(FETCHER), input=dump_spec(loaded.spec), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise PlanRefused(done.stderr.strip() or f"{FETCHER} ended with exit code {done.returncode}")
     return [f"fetched: {path}"]

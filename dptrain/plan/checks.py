@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from dptrain.errors import PlanRefused
 from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
+from dptrain.records.process import program
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
@@ -159,8 +159,7 @@ def operator_norm_sq(spec: Spec) -> float | None:
 
 @lru_cache(maxsize=64)
 def _probed_norm_sq(text: str) -> float:
-    # -P: modules of the current folder are not dptrain's.
-    command = [sys.executable, "-P", "-m", "dptrain.engine.probe"]
+    command = program("dptrain.engine.probe")
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]

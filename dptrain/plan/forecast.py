@@ -21,6 +21,7 @@ from typing import Any
 
 import dptrain
 from dptrain.plan.receptive import module_hash, weights_mark
+from dptrain.records.process import program
 from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
 from dptrain.spec.schema import Factory, Spec, Task
@@ -143,7 +144,7 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
     }
     # On one thread and without GPUs: this may be a login node.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-P", "-m", "dptrain.engine.forecast"]
+    command = program("dptrain.engine.forecast")
     limit_s = PATIENCE * (LIBRARIES_S + CPU_LIMIT_S * len(requests))
     try:
         done = subprocess.run(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 from dptrain.errors import DptrainError
 from dptrain.plan.forecast import Request
 from dptrain.plan.timing import StepTime
 from dptrain.records.calibration import CPU
+from dptrain.records.process import program
 from dptrain.spec.cluster import ClusterProfile
 
 PROGRAM = "dptrain.engine.pilot"
@@ -66,7 +66,7 @@ def threads(profile: ClusterProfile, ranks: int) -> int:
 
 def _ask(asked: dict[str, Any], count: int) -> dict[str, Any]:
     env = {**os.environ, "OMP_NUM_THREADS": str(count), "MKL_NUM_THREADS": str(count)}
-    command = [sys.executable, "-P", "-m", PROGRAM]
+    command = program(PROGRAM)
     try:
         done = subprocess.run(
             command, input=json.dumps(asked), capture_output=True, text=True, check=False, env=env, timeout=LIMIT_S

@@ -20,6 +20,7 @@ from typing import Any
 
 from dptrain.errors import DptrainError
 from dptrain.plan.inputs import WEIGHT_SUFFIXES, weights_run
+from dptrain.records.process import program
 from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
@@ -102,7 +103,7 @@ def measure(spec: Spec) -> Receptive:
     found = known(spec)
     if found is not None:
         return found
-    command = [sys.executable, "-P", "-m", PROBE]
+    command = program(PROBE)
     try:
         done = subprocess.run(
             command, input=dump_spec(spec), capture_output=True, text=True, check=False, timeout=LIMIT_S

@@ -57,9 +57,7 @@ def recorded(key: str, profile: ClusterProfile) -> StepTime | None:
     :param key: of `step_key`.
     """
     same = [
-        m
-        for m in runs_on(profile)
-        if m.cluster == profile.name and m.step_key == key and m.step_time_s is not None
+        m for m in runs_on(profile) if m.cluster == profile.name and m.step_key == key and m.step_time_s is not None
     ]
     times = [m.step_time_s for m in same if m.card == same[-1].card and m.step_time_s is not None][-NEWEST:]
     if not times:

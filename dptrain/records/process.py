@@ -26,6 +26,11 @@ def end_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
+def program(module: str) -> list[str]:
+    """Words that start a module of the engine in a process that ends with this one; -P: the current folder's modules are not dptrain's."""
+    return [sys.executable, "-P", "-m", "dptrain.engine.program", module, str(os.getpid())]
+
+
 def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (field 22 of its stat file); None where it is gone or a zombie."""
     try:

@@ -110,3 +110,23 @@ def test_a_job_that_was_suspended_has_not_stalled(tmp_path: Path, monkeypatch: p
     time.sleep(1.2)
     watch.close()
     assert ended == [] and not [e for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
+
+
+def test_a_device_that_does_not_answer_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr("dptrain.engine.watch.HEARTBEAT_S", 0.0)
+    monkeypatch.setattr("dptrain.engine.watch.OTHERS_DUMP_S", 0.0)
+    watch = Watch(EventLog(tmp_path / "e"), setup_timeout_s=0.5, stall_timeout_s=60)
+
+    def broken() -> int:
+        raise ZeroDivisionError("no device")
+
+    watch.peak_memory_bytes = broken
+    watch.start()
+    time.sleep(1.0)
+    watch.close()
+    events = list(read_events(tmp_path / "e"))
+    beats = [e for e in events if e["kind"] == "heartbeat"]
+    assert beats[0]["peak_memory_bytes"] is None and beats[0]["bytes_sent"] == 0
+    assert [e["class"] for e in events if e["kind"] == "failure"][0] == "stalled" and ended, "it still watches"

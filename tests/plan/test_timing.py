@@ -63,9 +63,9 @@ def test_which_keys_make_another_step() -> None:
     same = ("name=b", "run.seed=3", "train.steps=9", "resources.time_min=7", "algorithm.sigma=0.1", "train.held_out=0")
     assert key_of() == key_of(*same)
     others = ("tiling.halo=2", "resources.gpus=1", "train.batch_size=2", "algorithm.iterations=4", "run.measure=torch")
-    # A step of training makes its batch.
-    others += ("problem.data.source=photo", "train.images=2")
-    assert len({key_of(), key_of(task="infer"), key_of(batch=2), key_of(mode="never"), *map(key_of, others)}) == 11
+    data = ("problem.data.source=photo", "train.images=2")  # a step of training makes its batch
+    keys = {key_of(), key_of(task="infer"), key_of(batch=2), key_of(mode="never"), *map(key_of, (*others, *data))}
+    assert len(keys) == 11
     assert key_of("problem.data.source=photo", "train.images=2", task="infer") == key_of(task="infer")
     # A step of a reconstruction is one iteration.
     assert (
