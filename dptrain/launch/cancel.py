@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dptrain.errors import DptrainError, StateUnknown, UsageError
-from dptrain.launch.adopt import unconfirmed
+from dptrain.launch.adopt import SUBMITTING_S, adopt, unconfirmed
 from dptrain.launch.local import rank_pids, supervisor_alive
 from dptrain.launch.slurm import note_job
 from dptrain.records.events import append_event
@@ -49,7 +49,7 @@ def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
             if unconfirmed(intent):
                 intent = _found(paths, intent)
             if intent.job_id is None:
-                raise UsageError(f"{intent.run} was never submitted ({intent.submission}): there is nothing to cancel")
+                raise UsageError(f"{intent.run} has no job ({intent.submission}): there is nothing to cancel")
             if intent.launcher == "slurm":
                 jobs[paths] = intent
             else:
@@ -63,10 +63,13 @@ def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
 
 
 def _found(paths: RunPaths, intent: Intent) -> Intent:
-    """With the job of a submission that nobody has confirmed.
+    """With the job of a submission that nobody has confirmed; without one where it is noted now that there is none.
 
-    :raises StateUnknown: where none is found: it may still be on its way.
+    :raises StateUnknown: where none is found of one so young that it may still be on its way.
     """
+    if time.time() - paths.intent.stat().st_mtime > SUBMITTING_S:
+        adopt([paths])
+        return read_intent(paths)
     mark = intent.comment or ""
     try:
         job_id = find_by_comment(mark) if mark else None
