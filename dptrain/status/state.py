@@ -53,7 +53,7 @@ class Scheduler:
         wanted = frozenset(job_ids)
         if not wanted:
             return QueueAnswer()
-        fresh = time.monotonic() - self._asked_s < max(SOONEST_S, min(self.interval_s, within_s))
+        fresh = time.monotonic() - self._asked_s < min(self.interval_s, max(SOONEST_S, within_s))
         if not (fresh and wanted <= self._ids):
             self._answer = query_jobs(sorted(wanted))
             self.calls += 1
@@ -100,10 +100,10 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
     read = [(paths, _read(paths)) for paths in runs]
     now = time.time()
     asked = [r for _, r in read if isinstance(r, RunRecords) and _must_ask(r, now)]
-    answer = scheduler.jobs(
-        [r.intent.job_id for r in asked if r.intent.job_id is not None],
-        min((_done_for_s(r, now) / 2 for r in asked), default=math.inf),
-    )
+    done_s = [_done_for_s(r, now) for r in asked]
+    # Not while others still work: of a long sweep some member has always just ended.
+    within_s = min(done_s) / 2 if done_s and max(done_s) < math.inf else math.inf
+    answer = scheduler.jobs([r.intent.job_id for r in asked if r.intent.job_id is not None], within_s)
     now = time.time()
     untold = {i: r.intent for r in asked if (i := _untold(r, answer, now))}
     accounted = scheduler.forgotten(untold)

@@ -146,6 +146,14 @@ def test_a_wait_ends_soon_after_the_job_and_asks_ever_more_rarely(
     for _ in range(3):
         run_status([run.paths], scheduler)
     assert len(calls.read_text().splitlines()) == before + 1, "what has been done for long does not hurry"
+    other = WrittenRun(tmp_path / "runs", "demo-2", job_id="13")
+    other.start(0)
+    scheduler = Scheduler()
+    run_status([run.paths, other.paths], scheduler)
+    run.age(-70)
+    time.sleep(1.1)
+    run_status([run.paths, other.paths], scheduler)
+    assert len(calls.read_text().splitlines()) == before + 2, "nor does one of several"
 
 
 def test_waiting_asks_the_scheduler_less_often_than_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
