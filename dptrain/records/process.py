@@ -14,15 +14,15 @@ Alive = Literal["alive", "gone", "unknown"]
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent: int | None = None) -> None:
+def end_with_parent(parent: int) -> None:
     """From now on the kernel ends this process when the one that started it ends, however that ends. Does nothing but on Linux.
 
-    :param parent: its pid, where it is known: it may have ended before the call.
+    :param parent: its pid: it may have ended before the call.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:
+    if os.getppid() != parent:
         os._exit(1)
 
 

@@ -55,12 +55,11 @@ def kept(runs: Mapping[str, str]) -> dict[str, JobInfo | None]:
         events = list(read_events(kept_file())) if runs else []
     except (OSError, ValueError):
         return {}
-    said = {
-        (event.get("run"), event.get("job_id")): line for event in events if isinstance(line := event.get("line"), str)
-    }
+    # The file may be damaged: a key of any values.
+    said = {f"{event.get('run')} {event.get('job_id')}": event.get("line") for event in events}
     found: dict[str, JobInfo | None] = {}
     for job_id, run in runs.items():
-        if (line := said.get((run, job_id))) is not None:
+        if isinstance(line := said.get(f"{run} {job_id}"), str):
             found[job_id] = next((job for job in _parse(line) if job.job_id == job_id and job.finished), None)
     return found
 

@@ -87,6 +87,15 @@ def test_a_lasting_answer_is_kept_for_the_next_status(forgotten: Path) -> None:
     assert len(calls.read_text().splitlines()) == 4
 
 
+@pytest.mark.parametrize("text", ["", "no events", '{"kind": "accounted", "run": [1], "job_id": {}, "line": 3}\n'])
+def test_a_damaged_file_of_answers_is_none(forgotten: Path, text: str) -> None:
+    calls = fake_sacct(forgotten, "echo '12|TIMEOUT|0:0|n1|Unknown'")
+    file = forgotten / "cache" / "dptrain" / "accounting.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert run_status([WrittenRun(forgotten / "runs").paths])[0].state == "timed-out" and calls.exists()
+
+
 def test_no_answer_is_asked_again(forgotten: Path) -> None:
     calls = fake_sacct(forgotten, f"test -e {forgotten}/up && echo '12|TIMEOUT|0:0|n1|Unknown'")
     run, scheduler = WrittenRun(forgotten / "runs"), Scheduler(0.0)
