@@ -26,6 +26,7 @@ from dptrain.status.srun import SrunMessage, parse_srun
 HEAD_BYTES = 8 * 1024
 TAIL_BYTES = 128 * 1024
 LOG_TAIL_BYTES = 256 * 1024
+END_BYTES = 8 * 1024
 MOST_BYTES = 10**18
 REQUEUE_CODE = 75
 """Exit code of ranks, and then of the attempt, that saved and ask to be started again."""
@@ -153,7 +154,9 @@ def read_run(paths: RunPaths) -> RunRecords:
     done = latest is not None and _all_final(latest, intent)
     if done and not slurm:
         return records
-    log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt)
+    # Of a run that is done only what srun said last, unless earlier attempts have a history.
+    limit = END_BYTES if done and len(attempts) == 1 else LOG_TAIL_BYTES
+    log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt, limit)
     if slurm:
         records = replace(records, cut_short=tuple(_cut_short(log)))
         log, later = _parts(log, _began_s(latest, intent))
@@ -317,12 +320,12 @@ def _supervisor(intent: Intent, latest: AttemptRecord | None) -> Alive:
     return "unknown"
 
 
-def _launch_log(paths: RunPaths, intent: Intent, attempt: int) -> str:
+def _launch_log(paths: RunPaths, intent: Intent, attempt: int, limit: int) -> str:
     if intent.launcher == "local":
-        return tail_text(paths.attempt(attempt).launcher_log, LOG_TAIL_BYTES)
+        return tail_text(paths.attempt(attempt).launcher_log, limit)
     if intent.job_id is None:
         return ""
-    return tail_text(paths.batch_log_of(intent.job_id), LOG_TAIL_BYTES)
+    return tail_text(paths.batch_log_of(intent.job_id), limit)
 
 
 def _cut_short(log: str) -> Iterator[tuple[float, str]]:
