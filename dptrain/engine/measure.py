@@ -62,6 +62,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add(value)
         return out
 
+    def is_alive(self, key: int) -> bool:
+        """Whether a storage that was seen, of this `_cdata`, is still there."""
+        return key in self._alive
+
     def _add(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:
             return

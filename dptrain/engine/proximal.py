@@ -78,6 +78,7 @@ class Proximal:
             length = _per_image(torch.where(left, squares / curvature, 0), b)
             x.addcmul_(length, direction)
             residual.addcmul_(length, image, value=-1)
+            del image  # or the next iteration holds it beside its own
             before, squares = squares, self._product(residual, residual)
             direction.mul_(_per_image(torch.where(left, squares / before, 0), b)).add_(residual)
         reached = float(squares.max().sqrt())

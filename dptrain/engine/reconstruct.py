@@ -105,7 +105,8 @@ def _one_image(
         wrong = growth.judge(norm, k + 1, x)
         agreed = session.requests.agree(session.ctx.device, diverged=wrong is not None)
         if agreed.diverged:
-            write_image(session, built.physics, "last-good", growth.good, sample, label=label)
+            with session.meter.paused():
+                write_image(session, built.physics, "last-good", growth.good, sample, label=label)
             where = f"the last good one, of iteration {growth.good_after}, is output/last-good{label}.npy"
             session.leave_diverged(f"{wrong or OTHERS}; {where}", here=_here(algorithm, growth, x, wrong))
         psnr, similarity = _measure(session, algorithm, records[-1], x, truth)
@@ -116,7 +117,8 @@ def _one_image(
     # Made again for the picture rather than kept: an image less during the iterations.
     initial, final = algorithm.initial(measured)["est"][0], state["est"][0]
     path = records[-1].psnr_db
-    write_image(session, built.physics, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
+    with session.meter.paused():
+        write_image(session, built.physics, "reconstruction", final, sample, label=label, initial=initial, psnr_db=path)
     if stop and (index + 1) * iterations < session.steps:
         _interrupt(session, built, records, None, index + 1, 0)
     return records

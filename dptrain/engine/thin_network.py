@@ -1,7 +1,8 @@
 """A network that stands in for most of its own calls, so that a step with hundreds of tiles takes seconds.
 
 Of every pass over a rank's tiles the first two, the middle and the last two calls are real. The others are exchanged for one
-operation that returns a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept. Everything
+operation that returns a tensor of the same shape and keeps as many bytes for the backward pass as the first call kept, and its input
+where the network keeps that. Everything
 around the network stays real. At a peak one call is in the middle of its work, and what others keep then is most at one of the ends
 of a pass; a tile inside the image may need a little more than one at its border. So nothing is lost, as long as all calls but the
 last have one shape.
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dptrain.engine.measure import allocated_bytes
+from dptrain.engine.measure import StorageTracker, allocated_bytes
 from dptrain.engine.memory_terms import FORWARD, TILE, TermTracker
 
 REAL_AT_EACH_END = 2
@@ -48,6 +49,7 @@ class ThinForward:
         self._kept_bytes = 0
         self._made = _Made(dtype=torch.float32, elements=0)
         self._gradient_bytes = 0
+        self._keeps_input: bool | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -62,6 +64,8 @@ class ThinForward:
         """The network, or what stands in for it."""
         if self.tracker is None:
             self.calls_per_pass += 1
+            if self._thin and self._keeps_input is None:
+                self._keeps_input = _keeps_input(self._forward, x, sigma)
             return x.clone()
         place = self._calls % self.calls_per_pass
         self._calls += 1
@@ -70,7 +74,8 @@ class ThinForward:
         if not self._made.elements:
             return x
         anchor = next((p for p in self._network.parameters() if p.requires_grad), None)
-        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._made, self._gradient_of_input)
+        keep = (x,) if self._keeps_input else ()
+        out: torch.Tensor = _StandIn.apply(x, anchor, self._kept_bytes, self._made, self._gradient_of_input, keep)
         return out
 
     def _is_real(self, place: int) -> bool:
@@ -106,6 +111,18 @@ class ThinForward:
         return x.new_empty(elements)[: x.numel()].view(x.shape)
 
 
+def _keeps_input(network: Callable[..., torch.Tensor], x: torch.Tensor, sigma: torch.Tensor) -> bool:
+    """Whether the storage of its input lives as long as the graph of its output, as that of a convolution with trained weights does."""
+    with torch.enable_grad(), StorageTracker() as tracker:  # type: ignore[no-untyped-call]
+        # Not a leaf, which its own graph holds.
+        given = x.detach().requires_grad_().clone()
+        key = given.untyped_storage()._cdata
+        out = network(given, sigma)
+        same = out.untyped_storage()._cdata == key
+        del given
+        return not same and tracker.is_alive(key)
+
+
 class _Watched(torch.autograd.Function):
     """The same tensor; its gradient is shown as soon as it is there. A hook would wait for whatever else goes first."""
 
@@ -129,12 +146,13 @@ class _StandIn(torch.autograd.Function):
         kept_bytes: int,
         made: _Made,
         gradient_like: Callable[[torch.Tensor], torch.Tensor],
+        keep: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         ctx.dtype, ctx.gradient_like = x.dtype, gradient_like
-        ctx.save_for_backward(x.new_empty(kept_bytes, dtype=torch.uint8))
+        ctx.save_for_backward(x.new_empty(kept_bytes, dtype=torch.uint8), *keep)
         return x.new_empty(made.elements, dtype=made.dtype)[: x.numel()].view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         _ = ctx.saved_tensors
-        return ctx.gradient_like(gradient.to(ctx.dtype)), None, None, None, None
+        return ctx.gradient_like(gradient.to(ctx.dtype)), None, None, None, None, None
