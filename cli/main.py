@@ -6,6 +6,7 @@ Command modules import what they call inside the functions, so that `--help`, co
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ class Commands(TyperGroup):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a message may hold what the terminal's encoding cannot
                 stream.reconfigure(errors="backslashreplace")
+        _show_progress()
         try:
             return super().invoke(ctx)
         except DptrainError as error:
@@ -35,6 +37,16 @@ class Commands(TyperGroup):
             # `dptrain status | head`: the reader has left. What is still buffered must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
+
+
+def _show_progress() -> None:
+    """What the library says of work that takes long goes to stderr, as it is."""
+    log = logging.getLogger("dptrain")
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
 
 
 # Plain help: the boxed one imports a markdown parser and takes twice as long to appear.

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from dptrain.spec.load import LoadedSpec
 
 HEADER = (
-    "PIXELS", "GPUS", "FITS", "PEAK GiB", "PATCH", "TILES MAX", "MEAN", "IDLE", "BALANCE", "WORK", "MB/STEP", "SENT s", "EFF.", "",
+    "PIXELS", "GPUS", "FITS", "PEAK GiB", "PATCH", "BATCH", "MODE", "TILES MAX", "MEAN", "IDLE", "BALANCE", "WORK",
+    "MB/STEP", "SENT s", "EFF.", "",
 )  # fmt: skip
-EXPENDABLE = ("PATCH", "SENT s", "IDLE", "MEAN")
+EXPENDABLE = ("PATCH", "SENT s", "IDLE", "MEAN", "BATCH", "MODE")
 UNKNOWN = "not known"
 
 
@@ -124,13 +125,16 @@ def print_rows(rows: Sequence[Row]) -> None:
         for gpus, image in largest_fitting(rows).items():
             on = "1 rank" if gpus == 1 else f"{gpus} ranks"
             say(
-                f"{on}: {'none of these images fits' if image is None else f'the largest that fits is {_shape(image)}'}"
+                f"{on}: {'none of these images fits' if image is None else f'the largest of these that fits is {_shape(image)}'}"
             )
+    able = [row for row in rows if row.fits is not False]
     if any(row.knee for row in rows):
         say(
             f"knee: beyond it a rank that is added brings less than {100 * KNEE_GAIN:.0f} % of what one of the first row does"
         )
-    if any(row.communication_s is None for row in rows):
+    elif len({row.gpus for row in able}) > 1:
+        say(f"no knee up to {max(row.gpus for row in able)} ranks: all of them pay")
+    if any(row.communication_s is None for row in able):
         say(
             "efficiency is balance / work; give the profile bandwidths and gpu_tflops for an estimate with communication"
         )
@@ -156,6 +160,8 @@ def _cells(row: Row) -> list[str]:
         fits,
         shown(row.peak_gib),
         UNKNOWN if row.patch is None else str(row.patch),
+        shown(row.max_batch_size, "d"),
+        row.checkpoint or UNKNOWN,
         shown(row.tiles_per_rank_max, "d"),
         shown(row.tiles_per_rank_mean),
         shown(row.idle_ranks, "d"),

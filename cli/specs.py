@@ -69,12 +69,13 @@ def plan(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="With --gpus: draw efficiency over ranks.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="With --gpus: draw efficiency and memory over ranks.")
     ] = None,
     no_probe: Annotated[
         bool,
         typer.Option(
-            "--no-probe", help="Leave out what takes seconds once: how far the denoiser sees, and the memory."
+            "--no-probe",
+            help="Leave out what takes seconds once: how far the denoiser sees, and the memory where no card is to be fitted.",
         ),
     ] = False,
     pilot: Annotated[

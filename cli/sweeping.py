@@ -88,13 +88,15 @@ def sweep(path: Path, options: Options, *, max_parallel: int | None, retry: bool
         grid = _refresh(grid)
         able, unable = _divide(grid, grid.missing(retry), options.force)
         _print_members(grid, able, unable, options)
+        _check_refused(grid, unable)
+        if unable:
+            raise RunFailed(f"plan refuses {len(unable)} of {len(grid.members)} members; the others would run")
         return
     with sweep_lock(root, grid.name, note, options.timeout_s):
         write_sweep(root, _record(grid))
         grid = _adopt(_refresh(grid)) if slurm else _refresh(grid)
         able, unable = _divide(grid, grid.missing(retry), options.force)
-        if unable and len(unable) == len(grid.members):
-            raise PlanRefused("plan refuses every run of the sweep:\n" + "\n".join(map(_refusal_line, unable)))
+        _check_refused(grid, unable)
         starter = grid.starter()
         for planned in unable:
             starter.create(planned, "plan refuses: " + "; ".join(planned.plan.refusals))
@@ -179,6 +181,12 @@ def _divide(
     for planned in unable:
         note(f"skipped:{_refusal_line(planned)}")
     return able, unable
+
+
+def _check_refused(grid: Grid, unable: Sequence[PlannedMember]) -> None:
+    """:raises PlanRefused: where no member can run."""
+    if unable and len(unable) == len(grid.members):
+        raise PlanRefused("plan refuses every run of the sweep:\n" + "\n".join(map(_refusal_line, unable)))
 
 
 def _refusal_line(planned: PlannedMember) -> str:

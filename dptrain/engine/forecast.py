@@ -1,11 +1,11 @@
-"""What plan asks of the memory of a step, in a process of its own: requests as JSON on stdin, the last line of stdout answers.
+"""What plan asks of the memory of a step, in a process of its own: requests as JSON on stdin, for each one line of stdout.
 
 The engine's own step runs on fake tensors as the rank with the most to hold, for two short numbers of unrolled steps; peaks and
 terms are linear in that number from 2 on (the first step has nothing to give a gradient to), and are extended to the asked one.
 
     {"requests": [{"spec": "name: ...", "task": "train", "max_batch_size": 1, "checkpoint": "always"}], "memory_limit_gib": 0.75,
      "cpu_limit_s": 300}
-    [{"peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1, "rank": 0}]
+    {"peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1, "rank": 0}
 
 An answer that cannot be given is {"error": "..."}. Limits: what this process may take beyond the memory of its libraries, and the
 processor time of each request, so that a busy login node takes longer and fails nothing.
@@ -210,7 +210,8 @@ def main() -> None:
     torch.set_num_threads(1)
     limit_memory(asked["memory_limit_gib"])
     warnings.simplefilter("ignore")
-    print(json.dumps([answer(request, asked["cpu_limit_s"]) for request in asked["requests"]]))
+    for request in asked["requests"]:
+        print(json.dumps(answer(request, asked["cpu_limit_s"])), flush=True)
 
 
 if __name__ == "__main__":

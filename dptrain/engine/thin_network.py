@@ -113,7 +113,7 @@ class ThinForward:
 
 def _keeps_input(network: Callable[..., torch.Tensor], x: torch.Tensor, sigma: torch.Tensor) -> bool:
     """Whether the storage of its input lives as long as the graph of its output, as that of a convolution with trained weights does."""
-    with torch.enable_grad(), StorageTracker() as tracker:  # type: ignore[no-untyped-call]
+    with torch.enable_grad(), StorageTracker() as tracker:
         # Not a leaf, which its own graph holds.
         given = x.detach().requires_grad_().clone()
         key = given.untyped_storage()._cdata

@@ -41,7 +41,8 @@ def seen(spec: Spec, grid: TileGrid, receptive: Receptive) -> str:
         return f"{text}; one tile has no seams"
     share = receptive.share_beyond(grid.halo)
     if share == 0:
-        return f"{text}; halo {grid.halo}: tiles equal the whole image away from its border"
+        now = "" if receptive.radius is not None and receptive.radius <= grid.halo else " with these weights"
+        return f"{text}; halo {grid.halo}: tiles equal the whole image away from its border{now}"
     return (
         f"{text}; halo {grid.halo} leaves out {100 * share:.2g} % of it: expect differences from the whole image of at most about "
         f"{receptive.seam_error(grid.halo):.1g} at seams (image range 1)"
@@ -55,7 +56,7 @@ def _batches(spec: Spec, task: Task, counts: Counts) -> Iterator[str]:
     if task == "train" and mode == "auto" and wanted != "fit" and wanted >= counts.most:
         yield (
             "tiling.checkpoint: auto recomputes only where a rank has more than one batch of tiles; here it is never; "
-            "write: tiling.checkpoint=always, or a smaller max_batch_size"
+            "write: --set tiling.checkpoint=always, or a smaller max_batch_size"
         )
     if spec.train is None and mode not in ("fit", "never"):
         yield f"tiling.checkpoint: {mode} buys nothing: without training there is nothing to recompute"
@@ -70,12 +71,12 @@ def _halo(spec: Spec, grid: TileGrid, receptive: Receptive) -> Iterator[str]:
         less = replace(grid, halo=enough).work_multiplier
         yield (
             f"tiling.halo {halo} buys nothing over {enough}: the denoiser sees {radius} pixels far; "
-            f"write: tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
+            f"write: --set tiling.halo={enough}, {less:.3g} instead of {grid.work_multiplier:.3g} times the pixels"
         )
     error = receptive.seam_error(halo)
     if error > VISIBLE:
         wider = _suited(spec, grid, next(h for h in range(radius + 1) if receptive.seam_error(h) <= VISIBLE))
-        write = f"tiling.halo={wider}" if wider < min(grid.shape) else "tiling.patch=none, on one rank"
+        write = f"--set tiling.halo={wider}" if wider < min(grid.shape) else "--set tiling.patch=none, on one rank"
         yield (
             f"tiling.halo {halo} leaves out {100 * receptive.share_beyond(halo):.0f} % of what the denoiser sees: seams may "
             f"differ by {error:.1g} from the whole image; write: {write}"
@@ -93,7 +94,13 @@ def _statistics(task: Task, grid: TileGrid, receptive: Receptive) -> Iterator[st
         why = f" ({', '.join(receptive.statistics)})" if receptive.statistics else ""
         yield (
             f"the denoiser looks at the whole image{why}: each tile has statistics of its own, and no halo makes tiles equal "
-            "to the untiled network; the result depends on tiling.patch"
+            "to the untiled network; the result depends on tiling.patch; for the untiled one write: --set tiling.patch=none "
+            "--set tiling.halo=0, on one rank"
+        )
+    if receptive.radius is None and prod(grid.counts) == 1 and grid.halo:
+        yield (
+            f"the denoiser looks at the whole image, to which tiling.halo {grid.halo} adds a reflected border; "
+            "write: --set tiling.halo=0"
         )
     if task == "train" and receptive.batch_norm:
         yield (

@@ -68,10 +68,10 @@ def card_of(profile: ClusterProfile) -> Card:
 def runs_on(profile: ClusterProfile) -> list[Measured]:
     """What reported runs have needed, without those of this cluster whose ranks were to have a GPU and found none."""
     measured = read_measured(runs_root(profile.runs))
-    return [m for m in measured if m.cluster != profile.name or m.card != CPU or not _has_gpus(profile)]
+    return [m for m in measured if m.cluster != profile.name or m.card != CPU or not has_gpus(profile)]
 
 
-def _has_gpus(profile: ClusterProfile) -> bool:
+def has_gpus(profile: ClusterProfile) -> bool:
     """Whether ranks are to have one: what a job asks for, and what this machine has for its own processes."""
     if profile.launcher == "slurm":
         return profile.gpu_request != "none"

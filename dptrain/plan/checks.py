@@ -124,7 +124,7 @@ def _weights(spec: Spec) -> Iterator[str]:
     if learned is not None and learned != spec.algorithm.iterations:
         yield (
             f"denoiser.weights: run {run.run_id} learned step sizes for {learned} unrolled steps, algorithm.iterations is "
-            f"{spec.algorithm.iterations}; write: algorithm.iterations={learned}, or the path of the save's model.safetensors "
+            f"{spec.algorithm.iterations}; write: --set algorithm.iterations={learned}, or the path of the save's model.safetensors "
             "for the denoiser alone"
         )
 

@@ -22,7 +22,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     remembered = _largest_image([row for row in rows if row.terms_gib])
-    width = 11 if remembered else 6
+    width = 13 if remembered else 6
     figure = Figure(figsize=(width, 3.8), dpi=120, layout="constrained")
     kinds = figure.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
@@ -77,4 +77,4 @@ def _draw_memory(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xlabel("ranks")
     axes.set_ylabel("GiB at the peak")
     axes.set_title("memory of a rank, " + " x ".join(map(str, rows[0].image_size)))
-    axes.legend(fontsize="x-small")
+    axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -16,6 +16,7 @@ from dptrain.plan.cards import Card
 from dptrain.plan.choices import Choice
 from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.layouts import tiles_per_rank
+from dptrain.plan.memory import gib
 from dptrain.spec.networks import STAGED
 from dptrain.spec.schema import Denoiser, Spec, Task
 
@@ -25,7 +26,8 @@ it, since they are refused only beyond the card."""
 BATCH_KEY, MODE_KEY = "tiling.max_batch_size", "tiling.checkpoint"
 LIKELY_MODES = 2
 """Modes asked about at first: where one of them fits the rest need not be."""
-NOT_ASKED = "the card's memory is not known (gpu_memory_gib of the profile)"
+NOT_KNOWN = "the card's memory is not known (gpu_memory_gib of the profile)"
+NOT_ASKED = "plan refuses this run for something else, so its memory is not forecast"
 
 
 _Found = TypeVar("_Found")
@@ -74,11 +76,11 @@ def fits_with_margin(answer: Forecast, card: Card) -> bool:
     return card.fits(answer, 1 - MARGIN) is True
 
 
-def decide_step(spec: Spec, task: Task, card: Card) -> Decided:
+def decide_step(spec: Spec, task: Task, card: Card | None) -> Decided:
     """The mode, then the batch; forecasts are asked for where there is a choice and the card is known.
 
     :param spec: with a decided patch.
-    :param card: without a capacity `fit` is what needs the least memory (`always`, one tile).
+    :param card: without a capacity `fit` is what needs the least memory (`always`, one tile); None: nothing is to be asked.
     """
     (decided,) = _together([_decide(spec, task, card)])
     return decided
@@ -106,9 +108,9 @@ def _together(searches: Sequence[_Search[Decided]]) -> list[Decided]:
     return [ends[i] for i in range(len(searches))]
 
 
-def _decide(spec: Spec, task: Task, card: Card) -> _Search[Decided]:
-    if card.capacity_gib is None:
-        return _least(spec, task)
+def _decide(spec: Spec, task: Task, card: Card | None) -> _Search[Decided]:
+    if card is None or card.capacity_gib is None:
+        return _least(spec, task, NOT_ASKED if card is None else NOT_KNOWN)
     mode, answer = yield from _find_mode(spec, task, card)
     if mode is None:
         mode = _only_mode(spec, task)
@@ -181,14 +183,14 @@ def _choice(
     """
     assert card.capacity_gib is not None, "nothing is asked without one"
     taken = len(able) - 1 if at is None else at
-    limit = f"{(1 - MARGIN) * card.capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
+    limit = f"{gib((1 - MARGIN) * card.capacity_gib)} ({1 - MARGIN:.0%} of the card)"
     if at is None and known[taken].error is not None:
         reason = "fit: the least memory; it could not be forecast"
     elif at is None:
         reason = f"fit: the least memory, but {_needs(able[taken], known[taken], card, key)}, more than {limit}"
     else:
         before = f"; {_needs(able[at - 1], known[at - 1], card, key)}" if at > 0 else ""
-        reason = f"fit: {_needs(able[at], known[at], card, key)} of {limit}{before}"
+        reason = f"fit: {_needs(able[at], known[at], card, key)}, within {limit}{before}"
     return Choice(key=key, value=_value(able[taken], key), reason=reason), known[taken]
 
 
@@ -198,21 +200,21 @@ def _needs(request: Request, answer: Forecast, card: Card, key: str) -> str:
     verb = "need" if key == BATCH_KEY and value != 1 else "needs"
     if answer.error is not None:
         return f"{what} could not be forecast"
-    return f"{what} {verb} {card.needs_gib(answer):.2f} GiB with allowance"
+    return f"{what} {verb} {gib(card.needs_gib(answer))}, allowance included"
 
 
 def _value(request: Request, key: str) -> int | str:
     return request.max_batch_size if key == BATCH_KEY else request.checkpoint
 
 
-def _least(spec: Spec, task: Task) -> Decided:
+def _least(spec: Spec, task: Task, why: str) -> Decided:
     """Without a card: `always`, which every network can, and the smallest batch."""
     mode = "always" if spec.tiling.checkpoint == "fit" and task == "train" else modes(spec, task)[-1]
     request = _request(spec, task, mode, batches(spec)[-1])
     chosen = _only_mode(spec, task)
     if spec.tiling.checkpoint == "fit" and task == "train":
-        chosen = Choice(key=MODE_KEY, value=mode, reason=f"fit: recomputing needs little memory; {NOT_ASKED}")
-    batch = _batch(spec, request, f"fit: one tile per call needs the least memory; {NOT_ASKED}")
+        chosen = Choice(key=MODE_KEY, value=mode, reason=f"fit: recomputing needs little memory; {why}")
+    batch = _batch(spec, request, f"fit: one tile per call needs the least memory; {why}")
     return Decided(batch=batch, mode=chosen, request=request, forecast=None)
 
 

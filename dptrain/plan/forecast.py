@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import dptrain
 from dptrain.plan.receptive import module_hash, weights_mark
@@ -26,7 +30,10 @@ from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
 from dptrain.spec.schema import Factory, Spec, Task
 
+_LOG = logging.getLogger(__name__)
 GIB = 2**30
+TELL_AGAIN_S = 10.0
+"""How often it is said how many of several answers there are."""
 CPU_LIMIT_S = 300
 """Processor time of one answer."""
 LIBRARIES_S = 20
@@ -134,7 +141,7 @@ def _read(value: Mapping[str, Any]) -> Forecast:
 
 
 def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """The engine's answers, or for each the reason why there is none."""
+    """The engine's answers, or for each the reason why there is none. How far it is goes to the log: one answer takes up to a minute."""
     if not requests:
         return []
     asked = {
@@ -142,22 +149,61 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
         "memory_limit_gib": MEMORY_LIMIT_GIB,
         "cpu_limit_s": CPU_LIMIT_S,
     }
+    answers: list[dict[str, Any]] = []
+    limit_s = PATIENCE * (LIBRARIES_S + CPU_LIMIT_S * len(requests))
+    told_s = time.monotonic()
+    _LOG.info("forecasting the memory of %s (kept for the next plan) ...", _steps(len(requests)))
+    with tempfile.TemporaryFile() as said, _started(said) as process:
+        late = threading.Timer(limit_s, process.kill)
+        late.daemon = True
+        late.start()
+        try:
+            _tell(process, asked)
+            for line in process.stdout or ():
+                answers += _answer_in(line)
+                if answers and time.monotonic() - told_s > TELL_AGAIN_S and len(answers) < len(requests):
+                    told_s = time.monotonic()
+                    _LOG.info("  %d of %d", len(answers), len(requests))
+        finally:
+            in_time = late.is_alive()
+            late.cancel()
+            process.kill()
+        reason = f"no answer within {limit_s:g} s" if not in_time else _last_words(said, process.wait())
+    return (answers + [{"error": reason}] * len(requests))[: len(requests)]
+
+
+def _started(said: IO[bytes]) -> subprocess.Popen[str]:
     # On one thread and without GPUs: this may be a login node.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = program("dptrain.engine.forecast")
-    limit_s = PATIENCE * (LIBRARIES_S + CPU_LIMIT_S * len(requests))
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(asked), capture_output=True, text=True, check=False, env=env, timeout=limit_s
-        )
-        answers: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        return [{"error": f"no answer within {limit_s:g} s"}] * len(requests)
-    except (IndexError, ValueError):
-        words = done.stderr.strip().splitlines()
-        reason = words[-1] if words else f"exit code {done.returncode}"
-        return [{"error": f"its process ended without an answer: {reason}"}] * len(requests)
-    return answers
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        program("dptrain.engine.forecast"), stdin=pipe, stdout=pipe, stderr=said, encoding="utf-8", env=env
+    )
+
+
+def _tell(process: subprocess.Popen[str], asked: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # it may have ended already, and has said why
+        process.stdin.write(json.dumps(asked))
+
+
+def _answer_in(line: str) -> list[dict[str, Any]]:
+    """The answer in a line, if it is one: user code may print too."""
+    with suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict) and ("peaks" in value or "error" in value):
+            return [value]
+    return []
+
+
+def _last_words(said: IO[bytes], code: int) -> str:
+    said.seek(0)
+    words = said.read().decode("utf-8", "replace").strip().splitlines()
+    return f"its process ended without an answer: {words[-1] if words else f'exit code {code}'}"
+
+
+def _steps(count: int) -> str:
+    return "a step" if count == 1 else f"a step in {count} variants"
 
 
 def _key(request: Request) -> str | None:

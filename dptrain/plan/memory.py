@@ -25,6 +25,11 @@ SHRINKING = ("data", "retained", "images", "exchange")
 """Terms of the layout sharded that fall as a rank's box does. In replicated none does, but what tiles keep (`checkpoint: never`)."""
 
 
+def gib(size: float) -> str:
+    """A size in GiB in words; a small one in MiB, since 0.00 says nothing."""
+    return f"{size:.2f} GiB" if size >= 0.1 else f"{1024 * size:.3g} MiB"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """A forecast beside the card that it is for."""
@@ -68,8 +73,8 @@ class Memory:
         term, size = next(iter(self.terms_gib.items()))
         also = "falls with more ranks" if term in self.shrinking else "does not fall with more ranks"
         return (
-            f"memory: {peak:.2f} GiB + {peak * self.card.allowance:.2f} GiB allowance > {self.card.capacity_gib:g} GiB of the card "
-            f"(gpu_memory_gib); the largest term is {term}, {LABELS[term]}: {size:.2f} GiB, which {also}"
+            f"memory: {gib(peak)} + {gib(peak * self.card.allowance)} allowance > {self.card.capacity_gib:g} GiB of the card "
+            f"(gpu_memory_gib); the largest term is {term}, {LABELS[term]}: {gib(size)}, which {also}"
         )
 
     @property
@@ -108,17 +113,17 @@ class Memory:
         peak, factor, capacity_gib = value["peak_gib"], f"{self.card.allowance:.0%}", self.card.capacity_gib
         verdict = {True: "fits", False: "does not fit", None: "a card's memory is not known"}[self.fits]
         card = f"of {capacity_gib:g} GiB: " if capacity_gib is not None else ""
-        parts = [f"{phase} {size / GIB:.2f}" for phase, size in self.forecast.peaks.items()]
+        parts = [f"{phase} {gib(size / GIB)}" for phase, size in self.forecast.peaks.items()]
         page = [
-            f"memory of a rank: {peak:.2f} GiB at its peak + {value['allowance_gib']:.2f} GiB allowance ({factor}), "
+            f"memory of a rank: {gib(peak)} at its peak + {gib(value['allowance_gib'])} allowance ({factor}), "
             f"{card}{verdict}",
-            f"  by phase, GiB: {', '.join(parts)}; the rank with the most is {self.forecast.rank}",
+            f"  by phase: {', '.join(parts)}; the rank with the most is {self.forecast.rank}",
         ]
         for term, size in self.terms_gib.items():
             less = ", less with more ranks" if term in self.shrinking else ""
-            page.append(f"  {size:7.3f} GiB {LABELS[term]}{less}")
+            page.append(f"  {gib(size):>10} {LABELS[term]}{less}")
         if value["per_unrolled_step_gib"] is not None:
-            page.append(f"  one more unrolled step adds {value['per_unrolled_step_gib'] * 1024:.1f} MiB")
+            page.append(f"  one more unrolled step adds {gib(value['per_unrolled_step_gib'])}")
         return page
 
     def _name(self, term: str) -> str:

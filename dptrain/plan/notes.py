@@ -37,7 +37,7 @@ def rank_notes(spec: Spec, grid: TileGrid, counts: Counts) -> list[str]:
     if counts.idle:
         where = "in each replica " if spec.resources.replicas > 1 else ""
         cause = (
-            f"tiles < {each} ranks; write: resources.gpus={spec.resources.replicas * len(grid)}, or a smaller tiling.patch"
+            f"tiles < {each} ranks; write: --set resources.gpus={spec.resources.replicas * len(grid)}, or a smaller tiling.patch"
             if len(grid) < each
             else "tiles lie in the boxes of the others"
         )
@@ -90,6 +90,6 @@ def machine_notes(spec: Spec, profile: ClusterProfile) -> list[str]:
     ):
         notes.append(
             f"algorithm.sigma {spec.algorithm.sigma:g} is far below noise_std {min(physics.noise_std):g}: "
-            "little will be removed; write: algorithm.sigma=noise"
+            "little will be removed; write: --set algorithm.sigma=noise"
         )
     return notes

@@ -12,6 +12,7 @@ import subprocess
 from typing import Any
 
 from dptrain.errors import DptrainError
+from dptrain.plan.cards import has_gpus
 from dptrain.plan.forecast import Request
 from dptrain.plan.timing import StepTime
 from dptrain.records.calibration import CPU
@@ -19,6 +20,7 @@ from dptrain.records.process import program
 from dptrain.spec.cluster import ClusterProfile
 
 PROGRAM = "dptrain.engine.pilot"
+ELSEWHERE = "a processor's time says nothing of GPUs: run the pilot in an allocation of cluster"
 LIMIT_S = 600.0
 """A call of a large network on one core takes minutes; more than this is not waited for."""
 
@@ -42,8 +44,10 @@ def time_step(request: Request, profile: ClusterProfile, most_tiles: int) -> Ste
     answer = _ask(asked, threads(profile, request.spec.resources.gpus))
     iterations = request.spec.algorithm.iterations if request.task == "train" else 1
     of = f"{calls} calls" if iterations == 1 else f"{calls} calls in each of {iterations} iterations"
+    foreign = answer["device"] == CPU and has_gpus(profile)
     return StepTime(
         seconds=answer["seconds"] * calls * iterations,
+        elsewhere=f"{ELSEWHERE} {profile.name}" if foreign else None,
         source=(
             f"pilot on this machine ({_device(answer)}): {of}, {answer['seconds']:.3g} s each for {asked['tiles']} tiles; "
             "without making the batch, data step, messages, waiting and optimiser"

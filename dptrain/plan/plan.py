@@ -13,7 +13,7 @@ from dptrain.errors import PlanRefused
 from dptrain.geometry.tiles import Counts, TileGrid, tile_grid
 from dptrain.plan import advice, checks, layouts, notes, remedies
 from dptrain.plan.cards import KEY as ALLOWANCE_KEY
-from dptrain.plan.cards import Card, card_of
+from dptrain.plan.cards import card_of
 from dptrain.plan.choices import Choice
 from dptrain.plan.disk import Disk, disk_of
 from dptrain.plan.fitting import decide_step, forecast_choices
@@ -205,7 +205,7 @@ def make_plan(
     disk = disk_of(spec, task, images, receptive, runs)
     refusals += disk.refusals(task)
     card, memory = card_of(profile), None
-    decided = decide_step(spec, task, Card(capacity_gib=None) if refusals else card)
+    decided = decide_step(spec, task, None if refusals else card)
     allowance: tuple[Choice, ...] = ()
     if not refusals and (forecast_memory or card.capacity_gib is not None):
         answer = decided.forecast or forecast([decided.request])[0]
@@ -213,7 +213,7 @@ def make_plan(
         allowance = (Choice(key=ALLOWANCE_KEY, value=f"{card.allowance:.1%}", reason=card.reason),)
         if memory.refusal is not None:
             able = () if fixed is None else remedies.cheapest_change(loaded.spec, task, profile, fixed)
-            refusals.append(memory.refusal + ("" if fixed is None else f"; {remedies.advice(able)}"))
+            refusals.append(memory.refusal + ("" if fixed is None else f"; {remedies.advice(able, loaded.spec)}"))
     sbatch = sbatch_script(profile, job) if job is not None else None
     said = _scheduler(sbatch) if ask_scheduler and sbatch is not None and not refusals else None
     refusals += [f"SLURM: {said.words}"] if said is not None and said.accepted is False else []

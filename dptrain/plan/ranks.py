@@ -12,7 +12,7 @@ from dptrain.plan.choices import Choice
 from dptrain.plan.fitting import MARGIN, lightest
 from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.inputs import freeze_weights
-from dptrain.plan.memory import Memory
+from dptrain.plan.memory import Memory, gib
 from dptrain.plan.patches import decide_patch
 from dptrain.scheduler.requests import nodes_and_tasks
 from dptrain.spec.cluster import ClusterProfile
@@ -56,7 +56,7 @@ def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tupl
     if capacity_gib is None:
         raise PlanRefused(
             f"resources.gpus: fit needs the memory of a card, and profile {profile.name} does not say it\n"
-            f"    write: gpu_memory_gib: 32 in the profile, or resources.gpus=1"
+            f"    write: gpu_memory_gib: 32 in the profile, or --set resources.gpus=1"
         )
     spec, able = freeze_weights(loaded.spec), counts(loaded.spec, profile)
     if any(checks.refusals(decide_patch(spec)[0], task)):
@@ -67,7 +67,9 @@ def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tupl
     if found.count is None:
         raise PlanRefused(f"resources.gpus: fit: {_why_none(found, card)}")
     decided = replace(loaded.spec, resources=replace(loaded.spec.resources, gpus=found.count))
-    reason = f"fit: {_needs(found, found.count, card)} of {card.capacity_gib:.2f} GiB ({1 - MARGIN:.0%} of the card)"
+    reason = (
+        f"fit: {_needs(found, found.count, card)}, within {gib(card.capacity_gib or 0)} ({1 - MARGIN:.0%} of the card)"
+    )
     below = max((n for n in found.answers if n < found.count), default=None)
     reason += f"; {_needs(found, below, card)}" if below is not None else ""
     return replace(loaded, spec=decided, fit_gpus=False), (Choice(key=KEY, value=found.count, reason=reason),)
@@ -144,13 +146,13 @@ def request_on(spec: Spec, task: Task, gpus: int) -> Request:
 
 def _needs(found: Search, gpus: int, card: Card) -> str:
     words = "1 rank needs" if gpus == 1 else f"{gpus} ranks need"
-    return f"{words} {card.needs_gib(found.answers[gpus]):.2f} GiB with allowance at least"
+    return f"{words} at least {gib(card.needs_gib(found.answers[gpus]))}, allowance included"
 
 
 def _why_none(found: Search, card: Card) -> str:
     if not found.answers:
         return "the profile can give no number of ranks that resources.replicas divides"
-    return f"no number of ranks fits {card.capacity_gib:.2f} GiB; {_needs(found, max(found.answers), card)}"
+    return f"no number of ranks fits {gib(card.capacity_gib or 0)}; {_needs(found, max(found.answers), card)}"
 
 
 def _can_be_asked(gpus: int, profile: ClusterProfile) -> bool:

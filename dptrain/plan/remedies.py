@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dptrain.errors import DptrainError
+from dptrain.geometry.tiles import tile_grid
 from dptrain.plan import checks, ranks
 from dptrain.plan.cards import Card, card_of
 from dptrain.plan.fitting import batches, lightest, modes
@@ -30,6 +31,8 @@ MODES = ("never", "auto", "always", "stages")
 LARGEST_PATCH = 512
 MOST_TILES = 4096
 """Of a rank: so small a patch costs more in halos than any other change, and its forecast takes minutes."""
+DEARER = 1.1
+"""Times the pixels to denoise from which on they are said."""
 WIDER = (2, 4, 8, 16)
 """How many times the ranks are tried: a few numbers, so that a refusal does not wait for many forecasts."""
 
@@ -55,11 +58,25 @@ def cheapest_change(spec: Spec, task: Task, profile: ClusterProfile, fixed: Coll
     return ()
 
 
-def advice(changes: Sequence[str]) -> str:
-    """The end of a refusal."""
+def advice(changes: Sequence[str], spec: Spec) -> str:
+    """The end of a refusal.
+
+    :param spec: as it was written.
+    """
     if not changes:
         return "no smaller batch or patch, other recomputation or number of ranks was found with which it fits"
-    return "it fits with: " + " ".join(f"--set {change}" for change in changes)
+    return "it fits with: " + " ".join(f"--set {change}" for change in changes) + _price(spec, changes)
+
+
+def _price(spec: Spec, changes: Sequence[str]) -> str:
+    """What smaller tiles cost."""
+    before, after = (_work(decide_patch(each)[0]) for each in (spec, changed(spec, changes)))
+    return f" ({after:.3g} instead of {before:.3g} times the pixels to denoise)" if after > DEARER * before else ""
+
+
+def _work(spec: Spec) -> float:
+    """Padded tile area over image area of a spec with a decided patch."""
+    return tile_grid(spec.problem.image_size, spec.tiling).work_multiplier
 
 
 def _first(

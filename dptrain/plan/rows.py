@@ -30,6 +30,8 @@ class Row:
     capacity_gib: float | None = None
     """Of one card."""
     patch: int | str | None = None
+    max_batch_size: int | None = None
+    checkpoint: str | None = None
     tiles: int | None = None
     tiles_per_rank_max: int | None = None
     tiles_per_rank_mean: float | None = None
@@ -43,7 +45,7 @@ class Row:
     efficiency_bound: float | None = None
     """Balance over work multiplier, times the share of computation in a step where the profile allows an estimate."""
     knee: bool = False
-    """The largest number of ranks that pay, see `mark_knees`."""
+    """The largest number of ranks that pay, where a larger one that does not was looked at, see `mark_knees`."""
     reasons: tuple[str, ...] = ()
 
 
@@ -61,6 +63,8 @@ def row_of(plan: Plan) -> Row:
         terms_gib=_terms(value["memory"]),
         capacity_gib=plan.profile.gpu_memory_gib,
         patch=value["patch"],
+        max_batch_size=value["max_batch_size"],
+        checkpoint=value["checkpoint"],
         tiles=len(plan.grid),
         tiles_per_rank_max=counts.most,
         tiles_per_rank_mean=counts.mean,
@@ -129,13 +133,16 @@ def mark_knees(rows: Sequence[Row]) -> list[Row]:
     """The rows, the knee of each image marked where it has several.
 
     Speed is ranks times efficiency. Going up from the fewest ranks, a row takes over as the knee where the ranks it adds to the
-    last one each bring at least `KNEE_GAIN` of what a rank of the first row does. Refused rows are left out.
+    last one each bring at least `KNEE_GAIN` of what a rank of the first row does. Refused rows are left out. Where all pay there
+    is none: it lies beyond.
     """
     marked: list[Row] = []
     for _, group in groupby(rows, key=lambda row: row.image_size):
         of_image = list(group)
         able = sorted((row for row in of_image if row.fits is not False), key=lambda row: row.gpus)
-        knee = _knee(able) if len(able) > 1 else None
+        knee = _knee(able) if able else None
+        if able and knee is able[-1]:
+            knee = None
         marked += [replace(row, knee=row is knee) for row in of_image]
     return marked
 

@@ -33,10 +33,12 @@ class StepTime:
 
     seconds: float
     source: str
+    elsewhere: str | None = None
+    """Why it says nothing of the cluster: it was timed on a machine of another kind."""
 
-    def gpu_hours(self, steps: int, ranks: int) -> float:
-        """Of all ranks, for all steps."""
-        return self.seconds * steps * ranks / 3600
+    def gpu_hours(self, steps: int, ranks: int) -> float | None:
+        """Of all ranks, for all steps; None: not known of the cluster."""
+        return None if self.elsewhere else self.seconds * steps * ranks / 3600
 
 
 def step_key(spec: Spec, task: Task, max_batch_size: int, checkpoint: str) -> str:
@@ -73,6 +75,8 @@ def time_line(step: StepTime | None, steps: int, ranks: int) -> str:
     if step is None:
         return "time of a step: not known; dptrain plan --pilot times one call of the denoiser on this machine"
     hours = step.gpu_hours(steps, ranks)
+    if hours is None:
+        return f"time of a step: {step.seconds:.3g} s here ({step.source}); {step.elsewhere}"
     return (
         f"time: {steps} steps of {step.seconds:.3g} s are {_span(steps * step.seconds)} and {hours:.3g} GPU hours "
         f"({LEFT_OUT}); {step.source}"
@@ -81,7 +85,7 @@ def time_line(step: StepTime | None, steps: int, ranks: int) -> str:
 
 def walltime_note(step: StepTime | None, steps: int, spec: Spec) -> str | None:
     """What a user must know where the steps take longer than the job may."""
-    if step is None:
+    if step is None or step.elsewhere is not None:
         return None
     needed_s, asked_min = steps * step.seconds, spec.resources.time_min
     if needed_s <= 60 * asked_min:
@@ -89,7 +93,7 @@ def walltime_note(step: StepTime | None, steps: int, spec: Spec) -> str | None:
     return (
         f"{steps} steps of {step.seconds:.3g} s take {_span(needed_s)}, longer than resources.time_min {asked_min}: the run is "
         f"stopped and goes on as often as run.max_timeouts ({spec.run.max_timeouts}) lets it; "
-        f"write: resources.time_min={math.ceil(ROOM * needed_s / 60)}"
+        f"with {ROOM - 1:.0%} to spare, write: --set resources.time_min={math.ceil(ROOM * needed_s / 60)}"
     )
 
 

@@ -26,7 +26,7 @@ def long_save(save_s: float, lead_s: float) -> str | None:
     need = math.ceil(save_s / LONG_SAVE)
     return (
         f"a save took {save_s:.3g} s, more than half of the {lead_s:g} s between the scheduler's warning and the end; "
-        f"write: run.signal_lead_s={need}"
+        f"write: --set run.signal_lead_s={need}"
     )
 
 

@@ -29,7 +29,9 @@ def test_nothing_is_said_of_values_that_do_something() -> None:
 
 def test_a_halo_wider_than_the_network_sees() -> None:
     (text,) = said()
-    assert text.startswith("tiling.halo 4 buys nothing over 3: the denoiser sees 3 pixels far; write: tiling.halo=3, ")
+    assert text.startswith(
+        "tiling.halo 4 buys nothing over 3: the denoiser sees 3 pixels far; write: --set tiling.halo=3, "
+    )
     assert text.endswith("3.36 instead of 4 times the pixels")
     assert said("tiling.patch=64") == []
 
@@ -43,10 +45,10 @@ def test_the_advised_halo_suits_the_network() -> None:
 
 def test_a_halo_that_cuts_off_much() -> None:
     (text,) = said("tiling.halo=1")
-    assert "leaves out 30 % of what the denoiser sees" in text and text.endswith("write: tiling.halo=2")
+    assert "leaves out 30 % of what the denoiser sees" in text and text.endswith("write: --set tiling.halo=2")
     assert said("tiling.halo=2") == []
     (suited,) = said("tiling.halo=1", "denoiser={name: unet, weights: random}", "tiling.patch=8")
-    assert suited.endswith("write: tiling.halo=4")
+    assert suited.endswith("write: --set tiling.halo=4")
     assert said("tiling.halo=1", receptive=replace(SMALL, beyond=(0.5,) * 3, radius=90))[0].endswith("on one rank")
 
 
@@ -65,7 +67,9 @@ def test_networks_that_see_the_whole_image() -> None:
     everywhere = replace(SMALL, radius=None, looked=4096, statistics=("GroupNorm (body.1)",), beyond=(0.0001,))
     (text,) = said(receptive=everywhere)
     assert "looks at the whole image (GroupNorm (body.1))" in text and "tiling.patch" in text
-    assert said("tiling.patch=24", receptive=everywhere) == []
+    assert said("tiling.patch=24", "tiling.halo=0", receptive=everywhere) == []
+    (text,) = said("tiling.patch=24", receptive=everywhere)
+    assert "reflected border" in text and "--set tiling.halo=0" in text
     normal = replace(SMALL, batch_norm=("BatchNorm2d (body.2)",))
     assert "BatchNorm2d (body.2): in training" in said("tiling.halo=3", task="train", receptive=normal)[0]
 

@@ -49,7 +49,7 @@ def test_the_fastest_that_fits_is_taken(needs: Needs) -> None:
         assert (decided.mode.value, decided.batch.value) == (mode, batch), card
         assert decided.forecast is not None and decided.forecast.error is None
         assert (decided.request.checkpoint, decided.request.max_batch_size) == (mode, batch)
-        assert "GiB with allowance" in decided.mode.reason and "95% of the card" in decided.batch.reason
+        assert "allowance included" in decided.mode.reason and "95% of the card" in decided.batch.reason
     assert "the least memory, but always needs" in decided.mode.reason
 
 

@@ -101,7 +101,7 @@ def test_the_contract_and_the_page() -> None:
     assert set(value["shrinking_terms"]) == {"retained", "images"}
     assert "full_size" in memory_of(made(), 32, "replicated").to_json()["terms"]
     page = "\n".join(memory_of(made(), 32).lines())
-    for words in ("3.00 GiB at its peak + 0.39 GiB allowance (13%), of 32 GiB: fits", "backward 3.00", "102.4 MiB"):
+    for words in ("3.00 GiB at its peak + 0.39 GiB allowance (13%), of 32 GiB: fits", "backward 3.00", "102 MiB"):
         assert words in page
 
 
@@ -113,3 +113,25 @@ def test_what_does_not_fit_is_refused() -> None:
     assert plan.fits is False
     with pytest.raises(PlanRefused, match="GiB of the card"):
         plan.check()
+
+
+DIES = """
+import json, sys
+json.load(sys.stdin)
+print("user code prints this")
+print(json.dumps({"peaks": {"forward": 7}, "terms": {"forward": {}}}), flush=True)
+sys.exit("killed by the login node")
+"""
+
+
+def test_answers_before_its_process_died_are_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "program", lambda name: [sys.executable, "-c", DIES])
+    requests = [request_of(), request_of(mode="never")]
+    with caplog.at_level("INFO", logger="dptrain"):
+        first, second = forecast(requests)
+    assert "a step in 2 variants" in caplog.text
+    assert first.peak_bytes == 7 and second.error == "its process ended without an answer: killed by the login node"
+    monkeypatch.setattr(module, "_ask", lambda requests: [{"error": "asked"}] * len(requests))
+    assert [answer.error for answer in forecast(requests)] == [None, "asked"]

@@ -137,7 +137,8 @@ def test_last_as_weights_is_frozen_and_its_steps_are_checked(tmp_path: Path, mon
     assert getattr(plan.spec.denoiser, "weights", None) == str(first.dir)
     (refusal,) = plan_of(tmp_path, "denoiser.weights=last").refusals
     assert (
-        "learned step sizes for 5 unrolled steps, algorithm.iterations is 3; write: algorithm.iterations=5" in refusal
+        "learned step sizes for 5 unrolled steps, algorithm.iterations is 3; write: --set algorithm.iterations=5"
+        in refusal
     )
     trained(1)
     assert plan_of(tmp_path, "denoiser.weights=last").refusals == ()

@@ -186,7 +186,7 @@ def test_replicas_are_meshes_of_their_own() -> None:
     assert plan.tiles_per_rank == alone.tiles_per_rank and plan.bytes_per_step == alone.bytes_per_step
     idle = plan_of("resources.layout=sharded", "resources.gpus=12", "resources.replicas=2", task="train")
     assert idle.to_json()["idle_ranks"] == 4
-    said = "4 of 12 ranks have no tile: in each replica 4 tiles < 6 ranks; write: resources.gpus=8, or a smaller tiling.patch"
+    said = "4 of 12 ranks have no tile: in each replica 4 tiles < 6 ranks; write: --set resources.gpus=8, or a smaller tiling.patch"
     assert said in idle.notes
     each = plan_of("resources.layout=sharded", "resources.gpus=2", "resources.replicas=2", task="train")
     assert "2 replicas x 1 rank," in each.lines()[1] and each.bytes_per_step == 0

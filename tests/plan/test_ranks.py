@@ -53,7 +53,7 @@ def test_it_needs_a_card_that_is_known_and_large_enough() -> None:
     with pytest.raises(PlanRefused, match="gpu_memory_gib: 32 in the profile"):
         make_plan(read("resources.gpus=fit"), "train", ClusterProfile(name="local", launcher="local"))
     few = ClusterProfile(name="c", launcher="local", gpus_per_node=2, gpu_memory_gib=1e-5)
-    with pytest.raises(PlanRefused, match=r"no number of ranks fits 0\.00 GiB; 2 ranks need"):
+    with pytest.raises(PlanRefused, match=r"no number of ranks fits 0\.00973 MiB; 2 ranks need"):
         make_plan(read("resources.gpus=fit"), "train", few)
 
 

@@ -69,14 +69,17 @@ def test_the_share_of_communication_where_the_cards_speed_is_known(task: Task) -
 def test_the_knee_is_where_added_ranks_bring_less_than_half() -> None:
     assert knees(row(1, 1.0), row(2, 0.9), row(4, 0.8), row(8, 0.5)) == [4]
     # From 4 to 8 nothing is gained, from 4 to 16 more than half of what the first ranks did.
-    assert knees(row(1, 1.0), row(4, 1.0), row(8, 0.5), row(16, 0.8)) == [16]
-    assert knees(row(2, 1.0), row(4, 0.8)) == [4]
+    assert knees(row(1, 1.0), row(4, 1.0), row(8, 0.5), row(16, 0.8), row(32, 0.4)) == [16]
+
+
+def test_where_all_ranks_pay_the_knee_lies_beyond() -> None:
+    assert knees(row(2, 1.0), row(4, 0.8)) == []
     assert knees(row(1, 1.0)) == []
 
 
 def test_refused_rows_are_no_knee_and_images_have_their_own() -> None:
-    assert knees(row(1, 1.0), row(2, 1.0), row(4, 1.0, fits=False)) == [2]
-    assert knees(row(1, 1.0), row(2, 0.5), row(1, 1.0, 128), row(2, 1.0, 128)) == [1, 2]
+    assert knees(row(1, 1.0), row(2, 1.0), row(3, 0.4), row(4, 1.0, fits=False)) == [2]
+    assert knees(row(1, 1.0), row(2, 0.5), row(1, 1.0, 128), row(2, 1.0, 128), row(4, 0.5, 128)) == [1, 2]
 
 
 def test_the_largest_image_that_fits() -> None:

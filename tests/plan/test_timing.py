@@ -123,6 +123,13 @@ def test_a_pilot_times_calls_of_the_busiest_rank(runs: Path, monkeypatch: pytest
     assert note.startswith("the pilot has no answer: ") and "no.such.module" in note
 
 
+def test_a_processors_time_says_nothing_of_a_clusters_gpus(runs: Path) -> None:
+    plan = plan_of("train.steps=100000000", profile=SLURM, pilot=True)
+    assert plan.step_time is not None and plan.step_time.seconds > 0 and plan.to_json()["gpu_hours"] is None
+    assert not any("time_min" in text for text in plan.notes)
+    assert "run the pilot in an allocation of cluster site" in "\n".join(plan.lines())
+
+
 def test_weights_that_are_missing_are_said() -> None:
     spec = replace(spec_of(), denoiser=spec_of("denoiser.weights=/nowhere/w.safetensors").denoiser)
     with pytest.raises(NotTimed, match="nowhere"):
