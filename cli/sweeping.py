@@ -199,7 +199,7 @@ def _say_counts(grid: Grid, able: Sequence[PlannedMember], unable: Sequence[Plan
     done = sum(status.state == "completed" for status in others)
     failed = sum(status.bad for status in others)
     text = f"sweep {grid.name}: {len(grid.members)} runs, {done} completed, {len(others) - done - failed} under way"
-    text += f", {failed} failed (again with --retry)" if failed else ""
+    text += f", {failed} failed or cancelled (again with --retry)" if failed else ""
     text += f", {len(unable)} refused by plan" if unable else ""
     note(f"{text}, {len(able)} to run")
 
@@ -304,7 +304,9 @@ def _run_queue(
             queue.run(is_over)
         except KeyboardInterrupt:
             words = [end_after_interrupt(paths) for paths in queue.running]
-            words.append(f"not started: {len(queue.waiting)}; the same command goes on with them")
+            words.append(
+                f"not started: {len(queue.waiting)}; the same command starts them, with --retry the cancelled ones too"
+            )
             raise Interrupted("interrupted; " + "; ".join(words)) from None
 
 

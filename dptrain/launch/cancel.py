@@ -150,9 +150,8 @@ def _cancel_local(paths: RunPaths, intent: Intent) -> str:
     left = rank_pids(paths)
     if supervisor_alive(paths) == "alive":
         left.insert(0, int(str(intent.job_id)))
-    return f"{intent.run}: cancelled" + (
-        f"; still there after {LOCAL_WAIT_S:.0f} s: {_processes(left)}" if left else ""
-    )
+    done = "had done all its steps" if paths.result.is_file() else "cancelled"
+    return f"{intent.run}: {done}" + (f"; still there after {LOCAL_WAIT_S:.0f} s: {_processes(left)}" if left else "")
 
 
 def _processes(pids: list[int]) -> str:

@@ -107,6 +107,9 @@ def _all_steps(records: RunRecords, rank: RankRecord) -> bool:
 
 def _done(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     over = job.stage in ("over", "unanswered")
+    if attempt.cancelled_s is not None:
+        # It came when all was done; what it ended had nothing left to do.
+        return Decision(state="completed", reason="every rank had finished, although cancel was asked for", over=over)
     cause = first_cause(records, attempt) or teardown_cause(records, attempt)
     if cause is not None:
         return _failed(cause, over=job.stage == "over")

@@ -575,3 +575,19 @@ def test_a_rank_that_somebody_terminated_is_named(tmp_path: Path) -> None:
     assert state_of(run, job("CANCELLED")).reason is None
     run.launcher("cancel", by="dptrain cancel")
     assert state_of(run, job("FAILED")).reason is None
+
+
+@pytest.mark.parametrize("info", [job("CANCELLED"), job("FAILED"), job("COMPLETED"), "forgotten", None])
+def test_cancelling_what_has_just_finished_takes_nothing_away(tmp_path: Path, info: object) -> None:
+    local: dict[str, str] = {"launcher": "local", "job_id": "1", "host": "elsewhere"} if info is None else {}
+    run = WrittenRun(tmp_path, **local)
+    for rank in range(2):
+        run.start(rank)
+        run.step(rank, 3)
+        run.final(rank)
+    run.launcher("launched", pid=1, start_ticks=1)
+    run.launcher("cancel", by="dptrain cancel")
+    run.launcher("exit", rank=0, signal="SIGTERM", exitcode=None)
+    run.launcher("ended", exitcode=143)
+    decision = state_of(run, "unanswered" if info is None else info)
+    assert decision.state == "completed" and "although cancel was asked for" in (decision.reason or "")
