@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -579,7 +580,7 @@ def test_a_rank_that_somebody_terminated_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("info", [job("CANCELLED"), job("FAILED"), job("COMPLETED"), "forgotten", None])
 def test_cancelling_what_has_just_finished_takes_nothing_away(tmp_path: Path, info: object) -> None:
-    local: dict[str, str] = {"launcher": "local", "job_id": "1", "host": "elsewhere"} if info is None else {}
+    local: dict[str, Any] = {"launcher": "local", "job_id": "1", "host": "elsewhere"} if info is None else {}
     run = WrittenRun(tmp_path, **local)
     for rank in range(2):
         run.start(rank)
