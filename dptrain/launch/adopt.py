@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from dptrain.errors import StateUnknown
 from dptrain.launch.locks import run_is_held, sweep_holder
@@ -21,6 +22,34 @@ LOST = "the command that made the run ended before it was submitted"
 def unconfirmed(intent: Intent) -> bool:
     """Whether it is not known if the run has a job."""
     return intent.launcher == "slurm" and intent.submission == "submitting" and intent.job_id is None
+
+
+def confirm(runs: Sequence[RunPaths]) -> None:
+    """Note the jobs of unconfirmed runs, as far as SLURM or their batch logs know any: their ranks wait a minute for that.
+
+    For anyone, at any time: that there is no job is never noted here. Nothing where nobody answers or the files are someone else's.
+    """
+    with suppress(NoAnswer, OSError, ValueError):
+        _noted({paths: read_intent(paths) for paths in runs})
+
+
+def _noted(lost: Mapping[RunPaths, Intent]) -> dict[RunPaths, str]:
+    """The ids of the jobs that were found of unconfirmed runs, and that their intents name from now on.
+
+    :raises NoAnswer: where the controller does not answer.
+    """
+    jobs = find_by_comments(intent.comment for intent in lost.values() if intent.comment is not None)
+    found = {paths: jobs.get(intent.comment or "") or _in_log(paths, intent) for paths, intent in lost.items()}
+    return {paths: note_job(paths, job_id) for paths, job_id in found.items() if job_id is not None}
+
+
+def _in_log(paths: RunPaths, intent: Intent) -> str | None:
+    """The job that wrote a batch log since this submission, which the controller may have forgotten."""
+    home = paths if intent.array is None else RunPaths(paths.dir.parent / intent.array)
+    asked_s = paths.intent.stat().st_mtime
+    logs = [log for log in home.batch_log.glob("batch-*.log") if log.is_file() and log.stat().st_mtime >= asked_s]
+    ids = {log.stem.removeprefix("batch-").split("_")[0] for log in logs}
+    return max((i for i in ids if i.isdecimal()), key=int, default=None)
 
 
 def left_behind(paths: RunPaths, intent: Intent, sweep: str) -> bool:
@@ -47,11 +76,10 @@ def adopt(runs: Sequence[RunPaths]) -> list[RunPaths]:
     intents = {paths: read_intent(paths) for paths in runs}
     lost = {paths: intent for paths, intent in intents.items() if unconfirmed(intent)}
     try:
-        jobs = find_by_comments(intent.comment for intent in lost.values() if intent.comment is not None)
+        ids = _noted(lost)
     except NoAnswer as error:
         names = ", ".join(paths.run_id for paths in lost)
         raise StateUnknown(f"{names}: a job may exist, and squeue does not answer: {error}") from None
-    ids = {paths: note_job(paths, jobs[mark]) for paths, intent in lost.items() if (mark := intent.comment) in jobs}
     known = query_jobs(ids.values())
     found = []
     for paths, intent in lost.items():

@@ -1,4 +1,5 @@
-"""`run_status`: one truthful line per run, from its records and one call of the scheduler. Writes nothing.
+"""`run_status`: one truthful line per run, from its records and one call of the scheduler. Writes nothing, but the job of a run whose
+command was killed before it could note it.
 
 Where a job is forgotten and the run's own records do not say how it ended, accounting is asked, once for all such runs.
 """
@@ -9,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
@@ -29,6 +31,8 @@ TEARDOWN_S = 660.0
 minute that srun leaves them. A rank that hangs and still lives writes heartbeats."""
 ACCOUNTED_S = 7 * 86400.0
 """What accounting does not know of a run this old it will never know."""
+CONFIRMED_S = 10.0
+"""sbatch answers within seconds: a submission that took longer is looked for."""
 SOONEST_S = 1.0
 """The scheduler is not asked more often than this, whatever has just ended."""
 
@@ -44,6 +48,7 @@ class Scheduler:
         self._answer = QueueAnswer()
         self._accounted: dict[str, JobInfo | None] = {}
         self._account_again_s = float("-inf")
+        self._confirm_again_s = float("-inf")
 
     def jobs(self, job_ids: Sequence[str], within_s: float = math.inf) -> QueueAnswer:
         """What the scheduler knows of these jobs; without any, nothing is asked.
@@ -85,6 +90,17 @@ class Scheduler:
         old_s = time.time() - ACCOUNTED_S
         keep({i: run.run for i, run in runs.items() if i in answer or run.created_s < old_s}, answer)
 
+    def confirm(self, runs: Sequence[RunPaths]) -> bool:
+        """Have the jobs of unconfirmed submissions noted where SLURM knows them; whether anybody was asked."""
+        if not runs or time.monotonic() < self._confirm_again_s:
+            return False
+        from dptrain.launch.adopt import confirm
+
+        confirm(runs)
+        self.calls += 1
+        self._confirm_again_s = time.monotonic() + self.interval_s
+        return True
+
     @property
     def age_s(self) -> float:
         """Age of the answer."""
@@ -98,6 +114,8 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
     """
     scheduler = scheduler or Scheduler()
     read = [(paths, _read(paths)) for paths in runs]
+    if scheduler.confirm(lost := [paths for paths, r in read if isinstance(r, RunRecords) and _is_lost(paths, r)]):
+        read = [(paths, _read(paths) if paths in lost else r) for paths, r in read]
     now = time.time()
     asked = [r for _, r in read if isinstance(r, RunRecords) and _must_ask(r, now)]
     done_s = [_done_for_s(r, now) for r in asked]
@@ -113,6 +131,16 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
         else _unreadable(paths, r)
         for paths, r in read
     ]
+
+
+def _is_lost(paths: RunPaths, records: RunRecords) -> bool:
+    """Whether the run's submission should have been confirmed by now."""
+    intent = records.intent
+    if intent.launcher != "slurm" or intent.submission != "submitting" or intent.job_id is not None:
+        return False
+    with suppress(OSError):
+        return time.time() - paths.intent.stat().st_mtime > CONFIRMED_S
+    return False
 
 
 def _untold(records: RunRecords, answer: Mapping[str, JobInfo], now: float) -> str | None:

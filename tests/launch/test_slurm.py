@@ -15,11 +15,12 @@ from dptrain.launch.cancel import cancel
 from dptrain.launch.slurm import split, submit_slurm
 from dptrain.launch.snapshot import create_run
 from dptrain.plan.plan import Plan, make_plan
-from dptrain.records.intent import read_intent
+from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.query import query_jobs
 from dptrain.scheduler.sbatch import setup_failure
 from dptrain.spec.cluster import ClusterProfile
+from dptrain.status.state import run_status
 from tests.launch.runs import ENDLESS, events_of, tiny, tiny_run, wait_for, wait_for_steps
 from tests.scheduler.test_query import failing_sbatch
 from tests.slurm_cluster import SmallSlurm
@@ -72,6 +73,31 @@ def test_the_pickle_holds_a_run_directory_and_no_more(slurm: SmallSlurm, tmp_pat
         call = pickle.load(file)
     assert call.function.__module__ == "dptrain.launch.payload"
     assert call.args == (str(paths.dir),)
+
+
+def test_status_finds_the_job_of_a_command_that_was_killed_before_it_noted_it(
+    slurm: SmallSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dptrain.status.state.CONFIRMED_S", 0.0)
+    profile = replace(small(tmp_path), python=NO_RANKS)
+    held, paths, gone = (
+        start(replace(profile, extra_sbatch={"begin": "now+1hour"}), tmp_path),
+        start(profile, tmp_path),
+        tiny_run("small", tmp_path)[0],
+    )
+    slurm.wait_state(paths[1], *ENDED)
+    for run, job in (held, paths):
+        # As sbatch's answer finds it.
+        update_intent(run, submission="submitting", job_id=None)
+        (run.submitit / f"{job}_submitted.pkl").unlink()
+    update_intent(paths[0], comment="forgotten by the controller")
+    os.utime(paths[0].intent, (0, 0))
+    update_intent(gone, submission="submitting", comment="never sent")
+    states = [status.state for status in run_status([held[0], paths[0], gone])]
+    assert read_intent(held[0]).job_id == held[1] and (held[0].submitit / f"{held[1]}_submitted.pkl").is_file()
+    assert read_intent(paths[0]).job_id == paths[1], "its batch log says which"
+    assert states[0] == "queued" and states[2] == "submitting"
+    cancel(held[0])
 
 
 def test_cancel_ends_the_job_and_leaves_no_process(slurm: SmallSlurm, tmp_path: Path) -> None:
