@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from dptrain.records.intent import Intent
 from dptrain.records.paths import RunPaths
@@ -18,7 +19,8 @@ from dptrain.records.reading import problem_of
 from dptrain.records.saves import long_save
 from dptrain.scheduler.accounting import keep, kept, query_accounting
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
-from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
+from dptrain.status.causes import first_cause, only_follower
+from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
 from dptrain.status.decide import Decision, all_done, decide
 from dptrain.status.ending import Missing
 from dptrain.status.model import RankStatus, RunStatus, first_word
@@ -284,11 +286,16 @@ def _how_it_ended(attempt: AttemptRecord, records: RunRecords) -> str:
     """One line about an earlier attempt. Of one that the scheduler cut short, what its ranks say is only what followed."""
     step = max((rank.step for rank in attempt.ranks), default=0)
     requeue = next((rank.requeue for rank in attempt.ranks if rank.requeue), None)
-    # Not what one lost by another's failure, where that one has said something.
-    said = [rank.failure for rank in attempt.ranks if rank.failure is not None]
-    failure = min(said, key=lambda event: (bool(event.get("secondary")), seconds_of(event, "t") or 0.0), default=None)
-    done = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else None
-    how = requeue or _cut_short(attempt, records) or text_of(failure or {}, "class") or done or "no last record"
+    how = requeue or _cut_short(attempt, records)
+    if how is None:
+        # What srun says in the log that was read is about the newest job.
+        cause = first_cause(replace(records, srun=(), log_tail=""), attempt) or only_follower(attempt)
+        if cause is not None:
+            how, step = cause.failure.kind, step if cause.failure.step is None else cause.failure.step
+        elif any(rank.failure is not None for rank in attempt.ranks):
+            how = "cancelled"
+        else:
+            how = "done" if attempt.ranks and all(rank.final for rank in attempt.ranks) else "no last record"
     return f"attempt {attempt.number}: {how} at step {step}"
 
 

@@ -334,3 +334,20 @@ def test_logs_of_a_failure_begin_with_its_traceback(tmp_path: Path) -> None:
     titles = [log.title for log in logs_of(run.paths, status, failed_first=True)]
     assert [title.split()[1] for title in titles] == ["2", "0", "1"]
     assert first_words(run_status([WrittenRun(tmp_path, "other").paths], Said(job("RUNNING")))[0]) == []
+
+
+def test_history_names_what_the_state_named(tmp_path: Path) -> None:
+    """Of an attempt that a killed rank ended, not what the others lost by it."""
+    run = WrittenRun(tmp_path, launcher="local", job_id="1", host="elsewhere")
+    for rank in range(2):
+        run.start(rank)
+        run.step(rank, 1)
+    run.fail(0, "exception", secondary=True, step=2)
+    run.launcher("exit", rank=1, signal="SIGKILL", exitcode=-9, host="n2")
+    run.launcher("exit", rank=0, signal=None, exitcode=1, ended_by_launcher=True)
+    run.launcher("ended", exitcode=1)
+    (before,) = run_status([run.paths])
+    assert before.state == "failed: killed" and before.failure is not None and before.failure.rank == 1
+    run.start(0, 2)
+    (after,) = run_status([run.paths])
+    assert after.history == ("attempt 1: killed at step 1",)
