@@ -125,9 +125,9 @@ def phases(paths: RunPaths, run: str, asked_s: float, warned_s: float | None = N
 
 
 def save_seconds(paths: RunPaths) -> float | None:
-    """How long the save took that the run was continued from; None: there was none."""
+    """How long the save took that the run was continued from, or, where it was not continued, the longest; None: there was none."""
     asked = [event["step"] for event in _events(paths, 0, "requeue")]
-    took = [event["seconds"] for event in _events(paths, 0, "save") if event["step"] in asked]
+    took = [event["seconds"] for event in _events(paths, 0, "save") if not asked or event["step"] in asked]
     return max(took, default=None)
 
 

@@ -45,8 +45,9 @@ def _queued(case: Case) -> Iterator[Advice]:
         said = (reason or "").removeprefix(IMPOSSIBLE_MARK)
         yield Advice(text=f"it will never start as it was asked for: {said}", command=f"dptrain cancel {case.name}")
         yield Advice(
-            text="then ask for what the partition and account allow (`dptrain doctor` shows them), e.g. a shorter time or fewer ranks",
-            command=case.resume("resources.time_min=MINUTES"),
+            text="then resume it with what the partition and account allow: a shorter --set resources.time_min, fewer --set "
+            "resources.gpus, or another partition in the profile; the limits of partitions:",
+            command="sinfo --format='%P %l %D'",
         )
     elif reason and reason.startswith("blocked: "):
         yield Advice(text=f"somebody has to act: {reason.removeprefix('blocked: ')}")
@@ -116,7 +117,8 @@ def _node_failure(case: Case) -> Iterator[Advice]:
 def _never_started(case: Case) -> Iterator[Advice]:
     yield Advice(
         text=f"the ranks were to run {case.interpreter}: on their nodes this must be a Python that has dptrain (`python` and `setup` "
-        "of the cluster profile); the log's last lines say what was missing",
+        "of the cluster profile); the log's last lines say what was missing. A job that scancel ended in the queue looks the same once "
+        "SLURM has forgotten it; `dptrain cancel` leaves a note",
         command=f"dptrain logs {case.name}",
     )
     yield Advice(text="then", command=case.resume())
@@ -136,8 +138,13 @@ def _setup(case: Case) -> Iterator[Advice]:
 
 def _stalled(case: Case) -> Iterator[Advice]:
     failure, spec = case.status.failure, case.spec
-    rank = "" if failure is None or failure.rank is None else f" --rank {failure.rank}"
-    yield Advice(text="the stacks in the logs show where each rank was", command=f"dptrain logs {case.name}{rank}")
+    # A rank that went silent wrote no stack; those that waited for it did.
+    told = [
+        rank.rank for rank in case.status.ranks if rank.state.startswith("failed: stalled") and rank.message is not None
+    ]
+    at = failure.rank if failure is not None and (failure.rank in told or not told) else min(told, default=None)
+    rank = "" if at is None else f" --rank {at}"
+    yield Advice(text="the stacks in the log show where the rank was", command=f"dptrain logs {case.name}{rank}")
     if not case.status.over:
         yield Advice(
             text="it is not over yet: its watchdogs should end it; if they do not",
@@ -150,10 +157,11 @@ def _stalled(case: Case) -> Iterator[Advice]:
         text=f"if {what} may take longer than {limit_s} s, allow it; {case.goes_on}",
         command=case.resume(f"run.{key}={2 * limit_s}"),
     )
-    yield Advice(
-        text="if it stalls in its first collective again, ranks on different nodes do not reach each other: name one network "
-        "interface that all nodes have (`interface` of the cluster profile; `ip -brief addr` on a node lists them)"
-    )
+    if case.status.step == 0:
+        yield Advice(
+            text="if it stalls in its first collective again, ranks on different nodes do not reach each other: name one network "
+            "interface that all nodes have (`interface` of the cluster profile; `ip -brief addr` on a node lists them)"
+        )
 
 
 def _diverged(case: Case) -> Iterator[Advice]:

@@ -55,7 +55,7 @@ def likely_host(case: Case) -> Iterator[Advice]:
     )
     yield Advice(text=_forecast(case, None))
     yield from _more_memory(case)
-    if not case.on_gpu:
+    if not case.on_gpu and (whole_number(case.plan.get("max_batch_size"), 1) or 2) > 1:
         yield Advice(text="smaller batches of tiles need less", command=case.resume(f"{BATCH_KEY}=1"))
 
 
@@ -74,7 +74,7 @@ def _forecast(case: Case, asked: Reliefs | None) -> str:
     terms = asked.terms_gib if asked and asked.terms_gib else kept.get("terms")
     parts = []
     if peak is None:
-        parts.append("plan has no forecast of its memory")
+        parts.append("plan was not asked for a forecast of its memory")
     else:
         parts.append(f"plan forecasts {_gib(peak)} for the rank with the most")
         sizes = (

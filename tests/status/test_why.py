@@ -62,7 +62,7 @@ CLASSES: list[tuple[str, str, str]] = [
     ("node-failure", "dptrain resume demo-1", "exclude: n2"),
     ("never-started", "dptrain logs demo-1", "/opt/site/python"),
     ("setup", "dptrain resume demo-1", "before the first step"),
-    ("stalled", "dptrain resume demo-1 --set run.stall_timeout_s=80", "interface"),
+    ("stalled", "dptrain resume demo-1 --set run.stall_timeout_s=80", "allow it"),
     ("diverged", "--set algorithm.sigma=0.1", "another run"),
     ("disk-full", "dptrain clean --all-completed", "are free now"),
     ("world-mismatch", "dptrain resume demo-1", "planned 2 ranks"),
@@ -238,3 +238,18 @@ def test_lines_of_a_log(tmp_path: Path) -> None:
         "Thread 0x1 (most recent call first):\n  watch\nThread 0x2 (most recent call first):\n  inner\n  outer\n"
     )
     assert excerpt(log, stalled=True) == ("Thread 0x2 (most recent call first):", "  inner", "  outer")
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_stacks_are_looked_for_where_they_are(steps: int, tmp_path: Path) -> None:
+    """A frozen rank has written none; and after a step the network is not to blame."""
+    run = WrittenRun(tmp_path)
+    for rank in range(2):
+        run.start(rank)
+        if steps:
+            run.step(rank, steps)
+    run.fail(0, "stalled", waiting=True, message="no progress for 40 s")
+    _, told = why(run, job("FAILED"))
+    command = told.advice[0].command
+    assert "rank 1" in told.what and command is not None and command.endswith("demo-1 --rank 0")
+    assert any("interface" in advice.text for advice in told.advice) == (steps == 0)
