@@ -16,8 +16,9 @@ from dptrain.launch.cancel import cancel_all
 from dptrain.launch.locks import Holder, sweep_holder
 from dptrain.records.index import place_of, resolve_run
 from dptrain.records.paths import RunPaths
-from dptrain.records.sweeps import is_sweep, runs_of_sweep
+from dptrain.records.sweeps import is_sweep
 from dptrain.status.state import run_status
+from dptrain.status.sweeps import runs_of_sweep
 
 QUEUE_WAIT_S = 40.0
 """The command cancels what it has started before it leaves; that takes 25 s at most."""

@@ -14,9 +14,9 @@ from dptrain.launch.locks import run_lock
 from dptrain.records.index import find_runs
 from dptrain.records.paths import RunPaths
 from dptrain.records.places import writing
-from dptrain.records.sweeps import resolve_all
 from dptrain.status.show import size
 from dptrain.status.state import run_status
+from dptrain.status.sweeps import each_once, resolve_all
 
 
 def clean(texts: Sequence[str], *, all_completed: bool, dry_run: bool, as_json: bool) -> None:
@@ -28,7 +28,7 @@ def clean(texts: Sequence[str], *, all_completed: bool, dry_run: bool, as_json: 
         raise UsageError("which runs?\n    write: dptrain clean RUN..., or dptrain clean --all-completed")
     done: list[dict[str, Any]] = []
     refused: list[DptrainError] = []
-    for paths in resolve_all(texts) if texts else _completed():
+    for paths in each_once(resolve_all(texts)) if texts else _completed():
         try:
             found = _clean(paths, dry_run)
         except DptrainError as error:

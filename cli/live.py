@@ -14,12 +14,13 @@ from dptrain.errors import Interrupted
 from dptrain.launch.locks import sweep_holder
 from dptrain.records.index import find_runs, place_of
 from dptrain.records.paths import RunPaths
-from dptrain.records.sweeps import is_sweep, read_sweep, resolve_runs
+from dptrain.records.sweeps import is_sweep, read_sweep
 from dptrain.status.live import LIVE_HEADER, live_row, rows_that_fit, still_going, summary
 from dptrain.status.model import RunStatus
 from dptrain.status.show import RANK_HEADER, one_line, rank_row, remark, row_style
 from dptrain.status.spark import marks_for
 from dptrain.status.state import Scheduler, run_status
+from dptrain.status.sweeps import each_once, resolve_all, resolve_runs
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -50,15 +51,15 @@ def finder(texts: Sequence[str] | None) -> Callable[[], Watched]:
     if not texts:
         every = find_runs()
         return lambda: Watched(runs=every)
-    named = {text: resolve_runs(text) for text in texts}
+    named = resolve_all(texts)
     sweeps = {t: record for t in texts if is_sweep(t) and (record := read_sweep(*place_of(t))) is not None}
+    scheduler = Scheduler(SLURM_S)
 
     def find() -> Watched:
-        now = {text: resolve_runs(text) if text in sweeps else runs for text, runs in named.items()}
+        now = {text: resolve_runs(text, None, scheduler) if text in sweeps else runs for text, runs in named.items()}
         growing = [name for name in sweeps if sweep_holder(*place_of(name)) is not None]
         missing = sum(len(sweeps[name].members) - len(now[name]) for name in growing)
-        runs = list(dict.fromkeys(paths for found in now.values() for paths in found))
-        return Watched(runs=runs, not_started=max(0, missing), growing=bool(growing))
+        return Watched(runs=each_once(now), not_started=max(0, missing), growing=bool(growing))
 
     return find
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.records.paths import RunPaths, runs_root
@@ -40,13 +40,13 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
             say(text)
 
 
-def print_sweeps(texts: Sequence[str], statuses: Sequence[RunStatus]) -> None:
+def print_sweeps(named: Mapping[str, Sequence[RunPaths]], statuses: Sequence[RunStatus]) -> None:
     """Of each sweep that was named, one line about all of it, and the members that have no run."""
-    from dptrain.records.sweeps import is_sweep, not_started, runs_of_sweep
+    from dptrain.records.sweeps import is_sweep, not_started
     from dptrain.status.live import summary
 
-    for name in filter(is_sweep, texts):
-        missing, own = not_started(name), {paths.run_id for paths in runs_of_sweep(name)}
+    for name in filter(is_sweep, named):
+        missing, own = not_started(name), {paths.run_id for paths in named[name]}
         say(f"sweep {name}: {summary([s for s in statuses if s.run in own], len(missing))}")
         if missing:
             more = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""

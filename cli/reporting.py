@@ -10,8 +10,8 @@ from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.errors import NoSuchRun, UsageError
 from dptrain.records.index import find_runs, resolve_run
 from dptrain.records.paths import RunPaths
-from dptrain.records.sweeps import resolve_runs
 from dptrain.status.show import number
+from dptrain.status.sweeps import resolve_runs
 
 if TYPE_CHECKING:
     from dptrain.report.compare import Comparison, Speed

@@ -22,7 +22,7 @@ from dptrain.errors import (
 )
 from dptrain.records.index import called
 from dptrain.records.paths import RunPaths
-from dptrain.records.sweeps import SweepMember, SweepRecord, runs_of, write_sweep
+from dptrain.records.sweeps import SweepMember, SweepRecord, write_sweep
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.schema import Task
 from dptrain.status.model import RunStatus, first_word
@@ -143,6 +143,7 @@ def _refresh(grid: Grid) -> Grid:
     """Look again at the runs of the grid's members."""
     from dptrain.launch.sweeps import sweep_root
     from dptrain.status.state import run_status
+    from dptrain.status.sweeps import runs_of
 
     runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile))
     statuses = run_status(list(runs.values()))
@@ -283,12 +284,18 @@ def _run_queue(
 ) -> None:
     """Run the members here, following them; Ctrl-C cancels those that run and starts no other."""
     from dptrain.cli.follow import ending_signals
-    from dptrain.launch.sweeps import LocalQueue
+    from dptrain.launch.sweeps import LocalQueue, sweep_root
     from dptrain.status.state import run_status
+    from dptrain.status.sweeps import runs_of
 
     under_way = [paths for paths, status in grid.known.values() if _runs_here(status)]
     known = {fingerprint: paths for fingerprint, (paths, _) in grid.known.items()}
-    queue = LocalQueue(able, starter, max_parallel, under_way, known)
+    root = sweep_root(grid.profile)
+
+    def run_of(mark: str) -> RunPaths | None:
+        return runs_of([mark], root).get(mark)
+
+    queue = LocalQueue(able, starter, max_parallel, run_of, under_way, known)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with Bars.or_lines() as shown, ending_signals():
 

@@ -22,11 +22,12 @@ def status(
     """One truthful line per run."""
     from dptrain.cli import live, looking
     from dptrain.records.index import find_runs
-    from dptrain.records.sweeps import resolve_all
+    from dptrain.status.sweeps import each_once, resolve_all
 
     if why and (not runs or watch or ranks):
         raise UsageError("--why is about named runs as they stand\n    write: dptrain status --why RUN")
-    chosen = [] if watch else resolve_all(runs) if runs else find_runs()
+    named = {} if watch else resolve_all(runs or ())
+    chosen = [] if watch else each_once(named) if runs else find_runs()
     statuses = live.watch(live.finder(runs), ranks, quiet=as_json) if watch else looking.look(chosen)
     if why:
         looking.print_why(chosen, statuses, as_json)
@@ -34,7 +35,7 @@ def status(
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:
         looking.print_statuses(statuses, ranks)
-        looking.print_sweeps(runs or (), statuses)
+        looking.print_sweeps(named, statuses)
     if runs:
         raise typer.Exit(looking.exit_code(statuses))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import RunPaths
@@ -53,9 +54,9 @@ class Lane:
 def lanes(sizes: Sequence[int], max_parallel: int | None, busy: Sequence[Busy] = ()) -> list[Lane]:
     """Share out `max_parallel` over arrays, since SLURM's own limit holds within one array only.
 
-    What busy lanes leave of the limit is dealt at once: as many lanes as may run, and what then is left goes to those with the most
-    runs per place. Where there are more arrays than that, further lanes follow busy ones, each with the share of the one that it
-    follows. The larger arrays are dealt first, each to the lane with the least runs per place. The shares never exceed the limit.
+    A lane takes free places, or those of busy lanes once these are over, or both. Every number of lanes is tried, and that one taken
+    with which the last lane would be over first if all runs took equally long. Without busy lanes that is at most twice as long as
+    `max_parallel` runs at once would take to the end. The shares never exceed the limit.
 
     :param sizes: runs of each array.
     :param busy: where these have more than the limit, everything comes after all of them.
@@ -66,21 +67,63 @@ def lanes(sizes: Sequence[int], max_parallel: int | None, busy: Sequence[Busy] =
     if spare < 0:
         jobs = tuple(job for lane in busy for job in lane.jobs)
         return [replace(lane, after=jobs) for lane in lanes(sizes, max_parallel)]
-    now = min(spare, len(sizes))
-    followed = sorted(busy, key=lambda lane: -lane.share)[: len(sizes) - now]
-    share = [1] * now + [lane.share for lane in followed]
-    load = [0] * now + [lane.left for lane in followed]
-    dealt: list[list[int]] = [[] for _ in share]
-    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
-        least = min(range(len(share)), key=lambda n: load[n] / share[n])
-        dealt[least].append(number)
-        load[least] += sizes[number]
-    for _ in range(spare - now):
-        share[max(range(now), key=lambda n: load[n] / share[n])] += 1
-    after = [()] * now + [lane.jobs for lane in followed]
-    return [
+    free = [Busy(share=1, jobs=(), left=0)] * min(spare, sum(sizes))
+    places = free + sorted(busy, key=_free_after)
+    tries = [_deal(sizes, places, count) for count in range(1, min(len(places), len(sizes)) + 1)]
+    # Of equally good ones that with most lanes: fewer arrays wait for another.
+    best = min(reversed(tries), key=lambda tried: max(lane.over for lane in tried), default=[])
+    return [Lane(groups=lane.groups, max_parallel=lane.limit, after=lane.after) for lane in best if lane.groups]
+
+
+def _free_after(lane: Busy) -> int:
+    """Runs, one after the other, until it is over."""
+    return -(-lane.left // lane.share)
+
+
+@dataclass
+class _Dealt:
+    """A lane to which arrays and places are being dealt; times are in runs one after the other."""
+
+    share: int
+    begins: int
+    after: tuple[str, ...]
+    groups: tuple[int, ...] = ()
+    load: int = 0
+
+    @property
+    def over(self) -> float:
+        """When its last run would end."""
+        return self.begins + self.load / self.limit if self.groups else 0.0
+
+    @property
+    def limit(self) -> int:
         # A single job before an array could exceed any share but 1.
-        Lane(groups=tuple(g), max_parallel=s if len(g) == 1 else 1, after=jobs)
-        for g, s, jobs in zip(dealt, share, after, strict=True)
-        if g
-    ]
+        return self.share if len(self.groups) == 1 else 1
+
+    def with_group(self, number: int, size: int) -> _Dealt:
+        return replace(self, groups=(*self.groups, number), load=self.load + size)
+
+    def with_place(self, place: Busy) -> _Dealt:
+        begins = max(self.begins, _free_after(place))
+        return replace(self, share=self.share + place.share, begins=begins, after=(*self.after, *place.jobs))
+
+
+def _deal(sizes: Sequence[int], places: Sequence[Busy], count: int) -> list[_Dealt]:
+    """Arrays to the first `count` places, the larger ones first, each to where it would be over first; then the next places, as few
+    at a time as make it end sooner, to the lane that would be over last."""
+    dealt = [_Dealt(share=p.share, begins=_free_after(p), after=p.jobs) for p in places[:count]]
+    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        grown = [lane.with_group(number, sizes[number]) for lane in dealt]
+        least = min(range(count), key=lambda n: grown[n].over)
+        dealt[least] = grown[least]
+    taken = count
+    while True:
+        last = max((n for n in range(count) if len(dealt[n].groups) == 1), key=lambda n: dealt[n].over, default=None)
+        if last is None:
+            return dealt
+        wider = accumulate(places[taken:], _Dealt.with_place, initial=dealt[last])
+        sooner = next(((n, lane) for n, lane in enumerate(wider) if lane.over < dealt[last].over), None)
+        if sooner is None:
+            return dealt
+        more, dealt[last] = sooner
+        taken += more

@@ -19,7 +19,6 @@ from dptrain.launch.slurm import submit_slurm
 from dptrain.launch.snapshot import create_run, new_run_id
 from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths, runs_root
-from dptrain.records.sweeps import runs_of
 from dptrain.scheduler.requests import ArrayRequest, JobRequest
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.load import LoadedSpec
@@ -180,10 +179,12 @@ class LocalQueue:
         members: Sequence[PlannedMember],
         starter: Starter,
         max_parallel: int | None,
+        run_of: Callable[[str], RunPaths | None],
         running: Sequence[RunPaths] = (),
         known: Mapping[str, RunPaths] | None = None,
     ) -> None:
         """
+        :param run_of: the run that stands for a fingerprint now; None: there is none.
         :param running: runs of the sweep that an earlier command has started: they take places, and are waited for.
         :param known: fingerprint -> the run that there was when the members were chosen.
         """
@@ -191,6 +192,7 @@ class LocalQueue:
         self.starter = starter
         self.max_parallel = max_parallel or 1
         self.started: list[RunPaths] = []
+        self.run_of = run_of
         self.running = list(running)
         self.known = known or {}
 
@@ -217,7 +219,7 @@ class LocalQueue:
 
     def _started_elsewhere(self, mark: str) -> RunPaths | None:
         """A run of the member that another command has started since the members were chosen: a queue may wait for hours."""
-        now = runs_of([mark], sweep_root(self.starter.profile)).get(mark)
+        now = self.run_of(mark)
         if now is None or now != self.known.get(mark):
             return now
         return now if mark in self.starter.again and read_intent(now).job_id is not None else None

@@ -1,6 +1,6 @@
 """`sweep-NAME.json` in the folder of runs: the members of a sweep, by the fingerprint of their specs.
 
-A member's run is found by its fingerprint, whoever started it: a sweep takes over what is done already.
+A member's runs are found by its fingerprint, whoever started them: a sweep takes over what is done already.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dptrain.errors import NoSuchRun
-from dptrain.records.index import find_runs, is_run, place_of, resolve_run
+from dptrain.records.index import find_runs, is_run, place_of
 from dptrain.records.intent import read_intent, write_json
 from dptrain.records.paths import RunPaths, runs_root
 from dptrain.records.reading import open_file, parse_json
@@ -57,36 +56,18 @@ def sweep_names(root: Path | None = None) -> list[str]:
     return sorted(path.name[len("sweep-") : -len(".json")] for path in folder.glob("sweep-*.json"))
 
 
-def runs_of(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, RunPaths]:
-    """Fingerprint -> its run: the newest with a result, else the newest. What was only tried dry does not count.
-
-    A run made with injected faults stands for a member only where there is no other.
-    """
-    wanted, found, worth = set(fingerprints), dict[str, RunPaths](), dict[str, tuple[bool, bool]]()
+def candidates(fingerprints: Sequence[str], root: Path | None = None) -> dict[str, list[RunPaths]]:
+    """Fingerprint -> every run that has it, oldest first, of those that have one. What was only tried dry does not count."""
+    wanted = set(fingerprints)
+    found: dict[str, list[RunPaths]] = {}
     for paths in find_runs(root):
         try:
             intent = read_intent(paths)
         except (OSError, ValueError):  # a damaged run is none of ours to judge; status names it
             continue
-        if intent.fingerprint not in wanted or intent.submission == "dry-run":
-            continue
-        mark, own = str(intent.fingerprint), (intent.faults is None, paths.result.exists())
-        if own >= worth.get(mark, (False, False)):
-            found[mark], worth[mark] = paths, own
+        if intent.fingerprint in wanted and intent.submission != "dry-run":
+            found.setdefault(str(intent.fingerprint), []).append(paths)
     return found
-
-
-def resolve_runs(text: str, root: Path | None = None) -> list[RunPaths]:
-    """The run of an id, a directory, a unique prefix or `last`; of the name of a sweep, its members' runs. All also as FOLDER/NAME.
-
-    :raises NoSuchRun: where there is none; for a sweep none of whose members was started.
-    """
-    if not is_sweep(text, root):
-        return [resolve_run(text, root)]
-    runs = runs_of_sweep(text, root)
-    if not runs:
-        raise NoSuchRun(f"none of the {len(not_started(text, root))} runs of sweep {text} was started")
-    return runs
 
 
 def is_sweep(text: str, root: Path | None = None) -> bool:
@@ -95,28 +76,14 @@ def is_sweep(text: str, root: Path | None = None) -> bool:
     return read_sweep(folder, name) is not None and not is_run(folder / name)
 
 
-def runs_of_sweep(text: str, root: Path | None = None) -> list[RunPaths]:
-    """Its members' runs, in their order, as far as they were started."""
-    folder, name = place_of(text, root)
-    record = read_sweep(folder, name)
-    marks = [member.fingerprint for member in record.members] if record is not None else []
-    found = runs_of(marks, folder)
-    return [found[mark] for mark in marks if mark in found]
-
-
 def not_started(text: str, root: Path | None = None) -> list[str]:
     """Names of the members of a sweep that have no run."""
     folder, name = place_of(text, root)
     record = read_sweep(folder, name)
     if record is None:
         return []
-    found = runs_of([member.fingerprint for member in record.members], folder)
+    found = candidates([member.fingerprint for member in record.members], folder)
     return [member.name for member in record.members if member.fingerprint not in found]
-
-
-def resolve_all(texts: Sequence[str], root: Path | None = None) -> list[RunPaths]:
-    """`resolve_runs` of every text, each run once."""
-    return list(dict.fromkeys(paths for text in texts for paths in resolve_runs(text, root)))
 
 
 def _file(root: Path, name: str) -> Path:

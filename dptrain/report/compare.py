@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dptrain.errors import UsageError
 from dptrain.records.saves import save_steps
 from dptrain.report.derive import FEWEST_FOR_INTERVAL, Ratio, quartiles, ratio_of_medians
-from dptrain.report.runs import Run, flatten
+from dptrain.report.runs import Run, flatten, psnr_of_both
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Difference:
     relative: float | None = None
     """`largest` over the largest absolute value of either."""
     first: int | None = None
-    """Of lists: the first entry that differs."""
+    """Of lists: the first entry that differs; of PSNR in training counted over the steps at which both runs were measured."""
     note: str = ""
 
 
@@ -108,10 +108,14 @@ def compare(a: Run, b: Run) -> Comparison:
     found: list[Difference] = []
     absent: list[str] = []
     for key, name in (("psnr_db", "PSNR path"), ("ssim", "SSIM path"), ("loss", "losses")):
-        lists = (a.entries(key), b.entries(key))
-        has = [any(value is not None for value in values) for values in lists]
-        if all(has):
-            found.append(of_lists(name, *lists, limit))
+        has = [bool(run.numbers(key)) for run in (a, b)]
+        lists = psnr_of_both(a, b) if key == "psnr_db" else (a.entries(key), b.entries(key))
+        if all(has) and any(lists):
+            of_training = key == "psnr_db" and a.status.task == "train"
+            what = f"PSNR after {len(lists[0])} steps that both measured" if of_training else name
+            found.append(of_lists(what, *lists, limit))
+        elif all(has):
+            absent.append(f"{name}: it was never measured after the same step")
         elif any(has):
             absent.append(f"{name}: only {(a if has[0] else b).name} has it")
     for one in (*_outputs(a, b, limit), *_weights(a, b, limit)):

@@ -60,7 +60,7 @@ def forecast_figure(runs: Sequence[Run]) -> Figure | Missing:
         ident="forecast",
         title=title,
         how="What plan.json said before the run, and what the run measured: peak memory of the rank with most (the forecast without its "
-        "allowance), the median step, bytes sent per step by the rank that sends most, all of the run's bytes over its steps. "
+        "allowance), the median step, bytes sent per step by the rank that sends most, all bytes of the newest attempt over its steps. "
         "On the line both are equal. Runs with injected faults are left out.",
         pictures=tuple(pictures),
         table=Table(

@@ -53,7 +53,7 @@ def measured_of(paths: RunPaths, status: RunStatus) -> Measured | None:
         card=card,
         task=intent.task,
         forecast_bytes=whole_number(memory.get("peak_bytes"), 1, MOST_BYTES) if isinstance(memory, dict) else None,
-        measured_bytes=_peak(result, card),
+        measured_bytes=_peak(result, card, status),
         step_key=_step_key(paths, intent, plan),
         step_time_s=status.step_time_s,
     )
@@ -65,12 +65,13 @@ def _plan(paths: RunPaths) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _peak(result: dict[str, Any], card: str) -> int | None:
-    """The highest peak; None where a CPU could not follow its tensors and the whole process stands in."""
+def _peak(result: dict[str, Any], card: str, status: RunStatus) -> int | None:
+    """The highest peak, also of earlier attempts; None where a CPU could not follow its tensors and the whole process stands in."""
     peaks, largest = result.get("peak_memory_bytes"), result.get("largest_storage_bytes")
     followed = card != CPU or (isinstance(largest, list) and None not in largest)
     numbers = [whole_number(peak, 1, MOST_BYTES) for peak in (peaks if isinstance(peaks, list) else [])]
-    return max((n for n in numbers if n is not None), default=None) if followed else None
+    known = [n for n in numbers if n is not None]
+    return max(*known, status.peak_memory_bytes or 0) if followed and known else None
 
 
 def _step_key(paths: RunPaths, intent: Intent, plan: dict[str, Any]) -> str | None:

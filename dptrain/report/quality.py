@@ -8,7 +8,7 @@ from dataclasses import replace
 from dptrain.report.derive import largest_difference
 from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
 from dptrain.report.groups import HOW, labels, newest_by
-from dptrain.report.runs import Run
+from dptrain.report.runs import Run, psnr_of_both
 from dptrain.report.scaling import chunks
 from dptrain.report.svg import SLOTS, Axis, Line, Point, line_chart
 
@@ -24,10 +24,8 @@ SAME_HEIGHT = 0.005
 
 
 def psnr_path(run: Run) -> tuple[list[float], list[float]]:
-    """Steps and PSNR: after each iteration (0: the first iterate), or where held-out images were measured in training."""
-    values = run.entries("psnr_db")
-    steps = run.entries("psnr_steps") if run.status.task == "train" else [float(k) for k in range(len(values))]
-    return _known(steps, values) if len(steps) == len(values) else ([], [])
+    """Steps and PSNR, as `Run.psnr_at`."""
+    return _known(list(run.psnr_at), list(run.psnr_at.values()))
 
 
 def loss_path(run: Run) -> tuple[list[float], list[float]]:
@@ -78,7 +76,8 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
         reference = references.get(run.setting(HOW))
         if reference is None:
             continue
-        found = [largest_difference(run.entries(key), reference.entries(key)) for key in ("psnr_db", "loss")]
+        pairs = [psnr_of_both(run, reference), (run.entries("loss"), reference.entries("loss"))]
+        found = [largest_difference(*pair) for pair in pairs]
         if found != [None, None]:
             rows.append((run.name, run.ranks, str(run.spec.get("resources.layout")), reference.name, *found))
     if not rows:
@@ -87,8 +86,9 @@ def difference_figure(runs: Sequence[Run]) -> Figure | Missing:
     return Figure(
         ident="reference",
         title=title,
-        how="The largest absolute difference of the PSNR path (dB), and of the list of losses, to the newest completed single-rank run "
-        "alike in all but ranks, layout, batch and checkpointing. Differences below 1e-9 are drawn there.",
+        how="The largest absolute difference of the PSNR path (dB; in training at the steps at which both were measured), and of the "
+        "list of losses, to the newest completed single-rank run alike in all but ranks, layout, batch and checkpointing. Differences "
+        "below 1e-9 are drawn there.",
         pictures=(_difference_picture(rows),),
         table=Table(header=("run", "ranks", "layout", "reference", "PSNR (dB)", "loss"), rows=tuple(rows)),
     )

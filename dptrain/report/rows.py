@@ -27,7 +27,6 @@ def row_of(run: Run) -> Row:
     """Every number that is known of a run."""
     status, steps = run.status, sorted(run.steps_s)
     psnr, loss, ssim = (run.entries(key) for key in ("psnr_db", "loss", "ssim"))
-    peak = max(run.numbers("peak_memory_bytes"), default=status.peak_memory_bytes)
     return {
         "run": status.run,
         "state": status.state,
@@ -45,7 +44,7 @@ def row_of(run: Run) -> Row:
         "step_time_min_s": steps[0] if steps else None,
         "step_time_max_s": steps[-1] if steps else None,
         **{f"section_{key}_s": value for key, value in run.sections.items()},
-        "peak_memory_bytes_max": peak if peak is None else int(peak),
+        "peak_memory_bytes_max": run.peak_bytes,
         "bytes_sent_max": max(run.numbers("bytes_sent"), default=None),
         "attempt": status.attempt,
         "failure": _first_line(status.failure.message) if status.failure else None,

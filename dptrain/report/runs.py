@@ -119,15 +119,33 @@ class Run:
         return {k: v for k, v in known.items() if v is not None}
 
     @property
+    def psnr_at(self) -> dict[float, float | None]:
+        """Step -> PSNR: after each iteration (0: the first iterate), or where held-out images were measured in training."""
+        values = self.entries("psnr_db")
+        training = self.status.task == "train"
+        steps = self.entries("psnr_steps") if training else [float(k) for k in range(len(values))]
+        pairs = zip(steps, values, strict=True) if len(steps) == len(values) else ()
+        return {step: value for step, value in pairs if step is not None}
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Measured: of the rank with the highest, in the attempts since the run was last asked for: the last one, of which result.json
+        tells, may have had no step left."""
+        known = [*self.numbers("peak_memory_bytes"), self.status.peak_memory_bytes]
+        most = max((n for n in known if n is not None), default=None)
+        return None if most is None else int(most)
+
+    @property
     def peak_gib(self) -> float | None:
-        """Measured: of the rank with the highest."""
-        most = max(self.numbers("peak_memory_bytes"), default=self.status.peak_memory_bytes)
-        return None if most is None else most / GIB
+        """`peak_bytes` in GiB."""
+        return None if self.peak_bytes is None else self.peak_bytes / GIB
 
     @property
     def sent_per_step_bytes(self) -> float | None:
-        """Measured: by the rank that sends most, over all steps of the run."""
-        sent, steps = self.numbers("bytes_sent"), real_number(self.result.get("steps"))
+        """Measured: by the rank that sends most, over the steps of the newest attempt, from which `bytes_sent` counts."""
+        begin = max((n for n, event in enumerate(self._events) if event["kind"] == "start"), default=0)
+        steps = sum(event["kind"] == "step" for event in self._events[begin:])
+        sent = self.numbers("bytes_sent")
         return max(sent) / steps if sent and steps else None
 
     @cached_property
@@ -183,6 +201,14 @@ class Run:
         kept = {key: value for key, value in sorted(spec.items()) if not _left_out(key, without)}
         where = [self.status.task, self.start.get("device"), self.result.get("card"), self.cluster, self.status.faults]
         return json.dumps([where, kept], default=str)
+
+
+def psnr_of_both(a: Run, b: Run) -> tuple[list[float | None], list[float | None]]:
+    """The PSNR of two runs of one task, entry by entry; of training at the steps after which both were measured."""
+    if a.status.task != "train":
+        return a.entries("psnr_db"), b.entries("psnr_db")
+    common = sorted(a.psnr_at.keys() & b.psnr_at.keys())
+    return [a.psnr_at[step] for step in common], [b.psnr_at[step] for step in common]
 
 
 def _left_out(key: str, without: Collection[str]) -> bool:

@@ -112,7 +112,7 @@ class RunStatus:
     """Median of the newest steps."""
     eta_s: float | None
     peak_memory_bytes: int | None
-    """Maximum over the ranks."""
+    """Maximum over the ranks, in all attempts since the run was last asked for."""
     psnr_db: float | None
     """Last one reported."""
     loss: float | None

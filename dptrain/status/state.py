@@ -211,7 +211,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         age_s=round(_age(records, decision, asked_s, now), 1),
         step_time_s=step_time_s,
         eta_s=round((steps - step) * step_time_s, 1) if running and step_time_s is not None and steps >= step else None,
-        peak_memory_bytes=max((r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None), default=None),
+        peak_memory_bytes=_peak(records),
         psnr_db=next((r.psnr_db for r in (shown.ranks if shown else ()) if r.psnr_db is not None), None),
         loss=next((r.loss for r in (shown.ranks if shown else ()) if r.loss is not None), None),
         run_dir=str(paths.dir),
@@ -266,6 +266,12 @@ def _unreadable(paths: RunPaths, why: str) -> RunStatus:
 def _attempt_with_steps(records: RunRecords) -> AttemptRecord | None:
     """The newest attempt that has made a step: a restarted run keeps showing how far it was."""
     return next((a for a in reversed(records.attempts) if any(r.step for r in a.ranks)), records.latest)
+
+
+def _peak(records: RunRecords) -> int | None:
+    """Of all attempts since the run was last asked for: the newest may have made no step yet, or none at all."""
+    ranks = [r for a in records.attempts if a.number >= records.intent.asked_attempt for r in a.ranks]
+    return max((r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None), default=None)
 
 
 def _step_time(attempt: AttemptRecord | None) -> float | None:

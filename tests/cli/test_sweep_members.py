@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,25 @@ def test_runs_with_injected_faults_are_no_members_results(
     _conclude(_refresh(grid), Options())
     said = capsys.readouterr().out
     assert "2 of 4 completed" in said and "1 with injected faults do not count" in said
+
+
+def test_a_member_that_runs_is_seen_whatever_was_asked_for_after_it(grid: Grid, tmp_path: Path) -> None:
+    marks = [planned.member.fingerprint for planned in grid.members]
+
+    def run(name: str, mark: str, **intent: Any) -> WrittenRun:
+        return WrittenRun(tmp_path, name, fingerprint=mark, launcher="local", world_size=1, **intent)
+
+    here = {"job_id": str(os.getpid()), "host": socket.gethostname()}
+    run("going", marks[0], **here)
+    run("refused", marks[0], job_id=None, submission="refused", refusal="QOSMaxSubmitJobPerUserLimit")
+    failed = run("failed", marks[1], job_id="999999999")
+    failed.start(0)
+    failed.fail(0)
+    failed.paths.result.write_text("{}")
+    run("again", marks[1], **here)
+    known = _refresh(grid)
+    assert [paths.run_id for paths, _ in known.found()] == ["going", "again"]
+    assert known.missing(retry=True) == grid.members[2:]
 
 
 def test_a_run_takes_its_place_until_it_has_ended(tmp_path: Path) -> None:

@@ -73,5 +73,5 @@ def test_further_members_take_the_places_of_an_earlier_command(tmp_path: Path) -
         return [re.findall(r"--dependency=(\S+)", line) for line in asked]
 
     assert submit("[1, 2]", 2) == [[], []]
-    # The limit is used up: the third array has the place of one of the first two.
-    assert submit("[1, 2, 4]", 2)[2:] == [["afterany:1"]]
+    # The limit is used up: the third array has the places of the first two.
+    assert submit("[1, 2, 4]", 2)[2:] == [["afterany:1:2"]]

@@ -13,6 +13,7 @@ from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.spec.load import LoadedSpec, parse_spec
 from dptrain.spec.profiles import load_profile
+from dptrain.status.sweeps import runs_of
 
 TEXT = """
 name: sw
@@ -46,7 +47,7 @@ def test_queue_runs_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("DPTRAIN_RUNS", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     planned, _ = plan_members(load("{algorithm.iterations: [1, 2]}"), "infer", load_profile("local"))
-    queue = LocalQueue(planned, Starter(profile=load_profile("local"), sweep="sw", again={}), None)
+    queue = LocalQueue(planned, Starter(profile=load_profile("local"), sweep="sw", again={}), None, lambda mark: None)
     most = 0
 
     def is_over(paths: RunPaths) -> bool:
@@ -69,7 +70,9 @@ def test_a_queue_does_not_start_what_somebody_else_has_started(tmp_path: Path, m
     failed, never = starter.create(planned[0]), starter.create(planned[1], "does not fit")
     marks = [member.member.fingerprint for member in planned]
     again = Starter(profile=load_profile("local"), sweep="sw", again={marks[1]: never})
-    queue = LocalQueue(planned, again, None, (), {marks[0]: failed, marks[1]: never})
+    queue = LocalQueue(
+        planned, again, None, lambda mark: runs_of([mark], tmp_path).get(mark), (), {marks[0]: failed, marks[1]: never}
+    )
     assert [queue._started_elsewhere(mark) for mark in marks] == [None, None, None]
     update_intent(never, submission="submitted", job_id="12")  # resumed by hand
     others = [starter.create(planned[0]), never, starter.create(planned[2])]

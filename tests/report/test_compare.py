@@ -81,6 +81,19 @@ def test_weights_and_losses_of_training(tmp_path: Path) -> None:
     assert (losses.verdict, losses.first) == ("different", 1)
 
 
+@pytest.mark.parametrize(("steps", "verdict"), [((0, 60, 100), "identical"), ((30, 60, 90), None)])
+def test_psnr_of_training_is_compared_after_the_same_steps(
+    tmp_path: Path, steps: tuple[int, ...], verdict: str | None
+) -> None:
+    runs = [ReportedRun(tmp_path, name, task="train") for name in ("a", "b")]
+    for run, at in zip(runs, ((0, 50, 100), steps), strict=True):
+        run.result(psnr_db=[20.0 + step / 10 for step in at], psnr_steps=at)
+    found = compared(*runs)
+    what = "PSNR after 2 steps that both measured"
+    assert [(d.what, d.verdict) for d in found.differences] == ([] if verdict is None else [(what, verdict)])
+    assert ("PSNR path: it was never measured after the same step" in found.absent) == (verdict is None)
+
+
 def test_empty_weights_are_said(tmp_path: Path) -> None:
     runs = [ReportedRun(tmp_path, name, task="train") for name in ("a", "b")]
     for run in runs:

@@ -187,6 +187,35 @@ def test_reference_is_the_single_rank_run_of_any_layout(tmp_path: Path) -> None:
     assert column(figure, "PSNR (dB)", {"run": "sharded-4"}) == [pytest.approx(3e-6, rel=1e-3)]
 
 
+def test_psnr_of_training_differs_only_after_the_same_steps(tmp_path: Path) -> None:
+    made = []
+    for gpus, every, at in ((1, 50, (0, 50, 100)), (2, 60, (0, 60, 100)), (3, 60, (0, 50, 60)), (4, 70, (70,))):
+        name, saved = f"r{gpus}", f"train.save_every_steps={every}"
+        run = ReportedRun(tmp_path, name, f"resources.gpus={gpus}", "train.steps=100", saved, task="train")
+        run.result(psnr_db=[20.0 + step / 10 + (gpus == 3) for step in at], psnr_steps=at, loss=[0.5])
+        made.append(run)
+    figure = difference_figure(reported(*made))
+    assert column(figure, "run", {}) == ["r2", "r3", "r4"]
+    assert column(figure, "PSNR (dB)", {}) == [0.0, 1.0, None]
+
+
+def test_numbers_of_a_restarted_run_are_those_of_what_it_did(tmp_path: Path) -> None:
+    run = ReportedRun(tmp_path, "restarted", "resources.gpus=2", steps_s=(1.0,) * 9)
+    run.start(0, 2)
+    run.step(0, 10, 2)
+    for rank in range(2):
+        run.final(rank, 2)
+    # Counted from the start of the process, as the peak is.
+    run.result(bytes_sent=[640, 800], peak_memory_bytes=[10, 20], steps=10)
+    (read,) = reported(run)
+    assert (read.sent_per_step_bytes, read.peak_bytes) == (800, 2000)
+    # A restart with nothing left to do.
+    run.start(0, 3)
+    assert reported(run)[0].sent_per_step_bytes is None
+    run.change(asked_attempt=2)
+    assert reported(run)[0].peak_bytes == 1000
+
+
 def test_training_has_losses_and_a_path_over_steps(tmp_path: Path) -> None:
     run = ReportedRun(tmp_path, "t", "train.steps=3", task="train")
     run.result(loss=[0.3, 0.2, 0.1], psnr_db=[20.0, 22.0], psnr_steps=[0, 3])

@@ -37,6 +37,12 @@ def test_forecast_peak_and_step_time_of_a_completed_run(tmp_path: Path) -> None:
     assert list(remember(runs, run_status(runs))) == [], "it is known"
 
 
+def test_a_restart_with_nothing_left_to_do_hides_no_peak(tmp_path: Path) -> None:
+    run = finished(tmp_path, result={**RESULT, "peak_memory_bytes": [500, 700]})
+    made = measured_of(run.paths, run_status([run.paths])[0])
+    assert made is not None and made.measured_bytes == 2000
+
+
 def test_what_is_not_known_is_left_open(tmp_path: Path) -> None:
     def of(name: str, result: object, plan: object = PLAN) -> tuple[int | None, int | None, bool] | None:
         run = finished(tmp_path, name, result, plan)

@@ -27,7 +27,7 @@ def test_one_row_per_run_with_the_columns_of_all(tmp_path: Path) -> None:
         "ssim": [0.5, 0.75],
         "loss": None,
         "sections": {"denoise": 0.5},
-        "peak_memory_bytes": [5, 7],
+        "peak_memory_bytes": [5000, 7000],
         "bytes_sent": [1, 2],
     }
     write_json(good.paths.result, result)
@@ -40,7 +40,7 @@ def test_one_row_per_run_with_the_columns_of_all(tmp_path: Path) -> None:
     assert (rows[0]["psnr_db_first"], rows[0]["psnr_db_last"], rows[0]["peak_memory_bytes_max"]) == (
         "20.0",
         "25.0",
-        "7",
+        "7000",
     )
     assert (rows[0]["spec.problem.image_size"], rows[0]["section_denoise_s"]) == ("[32, 32]", "0.5")
     assert (rows[0]["ssim_first"], rows[0]["ssim_last"], rows[1]["ssim_last"]) == ("0.5", "0.75", "")
@@ -50,12 +50,12 @@ def test_one_row_per_run_with_the_columns_of_all(tmp_path: Path) -> None:
 def test_the_short_table_fits_its_header(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path, "good-1")
     run.finish()
-    write_json(run.paths.result, {"psnr_db": [20.0, 25.0], "ssim": None, "loss": None, "peak_memory_bytes": [1024]})
+    write_json(run.paths.result, {"psnr_db": [20.0, 25.0], "ssim": None, "loss": None, "peak_memory_bytes": [4096]})
     run.paths.spec.write_text("name: good\nresources: {layout: sharded}\n")
     (row,) = result_rows([run.paths], run_status([run.paths]))
     cells = dict(zip(TABLE_HEADER, table_row(row), strict=True))
     assert (cells["RUN"], cells["LAYOUT"], cells["STEPS"]) == ("good-1", "sharded", "3/3")
-    assert (cells["PSNR dB"], cells["SSIM"], cells["PEAK"]) == ("20.00 -> 25.00", "-", "1.0 KiB")
+    assert (cells["PSNR dB"], cells["SSIM"], cells["PEAK"]) == ("20.00 -> 25.00", "-", "4.0 KiB")
 
 
 def test_flatten() -> None:
