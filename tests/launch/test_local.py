@@ -129,7 +129,7 @@ def test_a_program_that_is_only_just_started_may_be_the_supervisor() -> None:
 
 def test_a_run_of_another_host_is_cancelled_there(tmp_path: Path) -> None:
     paths, _, _ = tiny_run("local", tmp_path)
-    with pytest.raises(UsageError, match="never submitted"):
+    with pytest.raises(UsageError, match="there is nothing to cancel"):
         cancel(paths)
     update_intent(paths, submission="submitted", job_id="1", host="elsewhere")
     with pytest.raises(UsageError, match="runs on elsewhere: cancel it there"):
