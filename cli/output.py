@@ -60,16 +60,23 @@ def print_table(
     rows: Sequence[Sequence[str]],
     styles: Sequence[str | None] = (),
     expendable: Sequence[str] = (),
+    *,
+    fold: bool = True,
 ) -> None:
     """Aligned columns.
 
     :param styles: colours of whole rows, in a terminal.
     :param expendable: columns left out, first one first, where a terminal is too narrow.
+    :param fold: whether the others are then broken or cut; if not, lines are longer than the terminal.
     """
     if sys.stdout.isatty():
         out = console()
-        out.print(rich_table(header, rows, styles, expendable, out.width))
-        return
+        shown = _shown(header, rows, expendable, out.width)
+        if fold or _total(header, rows, shown) <= out.width:
+            out.print(rich_table(header, rows, styles, expendable, out.width))
+            return
+        at = [header.index(name) for name in shown]
+        header, rows = shown, [[row[i] for i in at] for row in rows]
     for line in _aligned(header, rows):
         say(line)
 
@@ -93,12 +100,7 @@ def rich_table(
     """A table that fits the width, as far as leaving out columns can do that."""
     from rich.table import Table
 
-    widths = dict(zip(header, _widths(header, rows), strict=True))
-    shown = list(header)
-    for name in expendable:
-        if sum(widths[n] + 2 for n in shown) <= width:
-            break
-        shown.remove(name)
+    shown = _shown(header, rows, expendable, width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(shown):
         table.add_column(name, overflow="fold", no_wrap=i > 0)
@@ -106,3 +108,19 @@ def rich_table(
         cells = dict(zip(header, row, strict=True))
         table.add_row(*(cells[name] for name in shown), style=styles[i] if i < len(styles) else None)
     return table
+
+
+def _shown(header: Sequence[str], rows: Sequence[Sequence[str]], expendable: Sequence[str], width: int) -> list[str]:
+    """Columns that are left."""
+    shown = list(header)
+    for name in expendable:
+        if _total(header, rows, shown) <= width:
+            break
+        shown.remove(name)
+    return shown
+
+
+def _total(header: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[str]) -> int:
+    """Width of these columns, unbroken."""
+    widths = dict(zip(header, _widths(header, rows), strict=True))
+    return sum(widths[name] + 2 for name in shown)

@@ -20,6 +20,8 @@ HEADER = (
     "MB/STEP", "SENT s", "EFF.", "",
 )  # fmt: skip
 EXPENDABLE = ("PATCH", "SENT s", "IDLE", "MEAN", "BATCH", "MODE")
+"""Columns that a narrow terminal leaves out first; then the others from the right, but those that are kept."""
+KEPT = ("PIXELS", "GPUS", "FITS", "PEAK GiB", "EFF.", "")
 UNKNOWN = "not known"
 
 
@@ -50,14 +52,14 @@ def table(
     path: Path,
     planned: Planned,
     options: Options,
-    gpus: str | None,
-    sizes: str | None,
+    gpus: Sequence[int] | None,
+    sizes: Sequence[int] | None,
     *,
     forecast_memory: bool,
 ) -> list[Row]:
     """One row per size and number of ranks, planned as `--set` of these values would be; none where neither was asked for.
 
-    :param gpus: as the user wrote it; None: the spec's own number.
+    :param gpus: None: the spec's own number.
     :param sizes: likewise, edges of square or cubic images.
     """
     from dptrain.plan.plan import forecast_all
@@ -67,8 +69,8 @@ def table(
         return []
     spec = planned.plan.spec
     axes = len(spec.problem.image_size)
-    images = [(edge,) * axes for edge in whole_numbers(sizes, "--sizes")] if sizes else [spec.problem.image_size]
-    counts = whole_numbers(gpus, "--gpus") if gpus else [planned.plan.world_size]
+    images = [(edge,) * axes for edge in sizes] if sizes else [spec.problem.image_size]
+    counts = gpus or [planned.plan.world_size]
     cells = [(image, count) for image in images for count in counts]
     read = [_read(path, options, image, count) for image, count in cells]
     if forecast_memory or planned.profile.gpu_memory_gib is not None:
@@ -102,6 +104,13 @@ def _row(loaded: LoadedSpec, planned: Planned, image: tuple[int, ...], count: in
         return Row(image_size=image, gpus=count, fits=False, peak_gib=None, reasons=(str(error),))
 
 
+def check_place(path: Path) -> None:
+    """:raises UsageError: where the picture could not be written."""
+    from dptrain.plan.figure import check_place as check
+
+    check(path)
+
+
 def draw(rows: Sequence[Row], path: Path) -> None:
     """The picture of the table."""
     from dptrain.plan.figure import draw as draw_figure
@@ -117,7 +126,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     if not rows:
         return
     say()
-    print_table(HEADER, [_cells(row) for row in rows], (), EXPENDABLE)
+    others = [name for name in reversed(HEADER) if name not in (*KEPT, *EXPENDABLE)]
+    print_table(HEADER, [_cells(row) for row in rows], (), (*EXPENDABLE, *others), fold=False)
     for row in rows:
         for reason in row.reasons:
             say(f"{_size(row)} on {row.gpus}: refused: {reason}")

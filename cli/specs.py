@@ -95,6 +95,11 @@ def plan(
     wanted = checked_task(task)
     if plot is not None and gpus is None:
         raise UsageError("--plot draws over numbers of ranks\n    write: --gpus 1,2,4,8 too")
+    # What cannot work is refused before anything takes time.
+    counts = None if gpus is None else planning.whole_numbers(gpus, "--gpus")
+    edges = None if sizes is None else planning.whole_numbers(sizes, "--sizes")
+    if plot is not None:
+        planning.check_place(plot)
     options = Options(overrides=tuple(overrides or ()), cluster=cluster, as_json=as_json)
     if not no_probe:
         planning.probe(spec, options)
@@ -108,7 +113,7 @@ def plan(
         pilot=pilot,
         ask_scheduler=True,
     )
-    rows = planning.table(spec, planned, options, gpus, sizes, forecast_memory=not no_probe)
+    rows = planning.table(spec, planned, options, counts, edges, forecast_memory=not no_probe)
     if as_json:
         table = {"rows": [asdict(row) for row in rows]} if rows else {}
         print_json({**planned.plan.to_json(), "cluster_reason": planned.cluster_reason, **table})

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +29,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from dptrain.engine.build import DTYPES
 from dptrain.engine.denoisers import build_denoiser
 from dptrain.engine.fake_ranks import fake_copy, fake_rank
+from dptrain.engine.limits import OutOfTime, cpu_limit, is_out_of_memory, limit_memory
 from dptrain.engine.problems import build_physics
 from dptrain.engine.sharded_physics import ShardedPhysics
 from dptrain.engine.step_memory import StepMemory, measure_steps
@@ -142,30 +140,6 @@ def _measure(
         )
 
 
-class OutOfTime(BaseException):
-    """A request has taken its processor time. Not an `Exception`: libraries catch those."""
-
-
-@contextmanager
-def cpu_limit(seconds: float) -> Iterator[None]:
-    """Inside, no more than so much processor time is spent.
-
-    :raises OutOfTime: where it is.
-    """
-
-    def stop(*_: object) -> None:
-        raise OutOfTime(f"no answer within {seconds:g} s of processor time")
-
-    before = signal.signal(signal.SIGPROF, stop)
-    # Again and again: the first may come where Python drops exceptions.
-    signal.setitimer(signal.ITIMER_PROF, seconds if math.isfinite(seconds) else 0, 1)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
 def answer(request: Mapping[str, Any], limit_s: float = math.inf) -> dict[str, Any]:
     """The answer to one request; whatever goes wrong is its reason.
 
@@ -183,25 +157,15 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         spec = parse_spec(request["spec"], "the spec", Path.cwd()).spec
         decided = {key: request[key] for key in ("max_batch_size", "checkpoint")}
         return forecast(spec, request["task"], **decided)
-    except MemoryError:
-        return {"error": NO_MEMORY}
     except DptrainError as error:
         return {"error": str(error)}
     except DataDependentOutputException as error:
         return {"error": f"what is done depends on numbers, and a forecast has shapes alone ({error})"}
     except Exception as error:  # user code and libraries under fake tensors: anything at all
-        if "can't allocate memory" in str(error):  # torch's allocator has no error of its own for this
+        if is_out_of_memory(error):
             return {"error": NO_MEMORY}
         words = str(error).strip().splitlines()
         return {"error": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__}
-
-
-def limit_memory(more_gib: float) -> None:
-    """Let this process take no more than so much more than it has."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * resource.getpagesize() + int(more_gib * 2**30)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def main() -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
-from dptrain.errors import PlanRefused
 from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
-from dptrain.records.process import program
+from dptrain.plan.norm import NoNorm, operator_norm_sq
 from dptrain.spec.files import expand_files, missing_files
-from dptrain.spec.load import dump_spec
 from dptrain.spec.pretrained import pretrained_file
 from dptrain.spec.schema import (
     PROXIMAL,
@@ -22,11 +16,9 @@ from dptrain.spec.schema import (
     Factory,
     FileData,
     MultiframeSuperres,
-    Run,
     SourceData,
     Spec,
     Task,
-    Tiling,
 )
 
 
@@ -130,38 +122,25 @@ def _weights(spec: Spec) -> Iterator[str]:
 
 
 def _step_size(spec: Spec) -> Iterator[str]:
-    """gamma below 2 / ||A||^2, asked of the engine in a process of its own, so that submitting loads no torch."""
-    gamma = spec.algorithm.step_size
-    if gamma == "auto" or spec.algorithm.name in PROXIMAL:
-        return
-    norm_sq = operator_norm_sq(spec)
-    if norm_sq is not None and float(gamma) >= 2 / norm_sq:
+    """gamma below 2 / ||A||^2."""
+    gamma, norm_sq = spec.algorithm.step_size, _norm_sq(spec)
+    if gamma != "auto" and isinstance(norm_sq, float) and gamma >= 2 / norm_sq:
         yield f"algorithm.step_size {gamma:g} >= 2 / ||A||^2 = {2 / norm_sq:.4g} (||A||^2 = {norm_sq:.4g}): the iteration diverges"
 
 
-def operator_norm_sq(spec: Spec) -> float | None:
-    """||A||^2 of the stacked operator, on a small image; None for user code, which the ranks measure at full size.
+def step_size_notes(spec: Spec) -> list[str]:
+    """What plan could not check, and why."""
+    reason = _norm_sq(spec)
+    if not isinstance(reason, str):
+        return []
+    return [f"algorithm.step_size is not checked here, the ranks do it before the first step: {reason}"]
 
-    :raises PlanRefused: where the physics cannot be built.
-    """
-    if isinstance(spec.problem.physics, Factory):
+
+def _norm_sq(spec: Spec) -> float | str | None:
+    """||A||^2, or why plan has no answer; None where a step needs none, or the ranks measure it."""
+    if spec.algorithm.step_size == "auto" or spec.algorithm.name in PROXIMAL:
         return None
-    # Runs of a sweep, and rows of a table over rank counts, mostly ask for the same number.
-    alone = Spec(
-        name="norm",
-        problem=replace(spec.problem, channels=1, data=SourceData(source="synthetic")),
-        denoiser=Denoiser(name="identity"),
-        tiling=Tiling(halo=0),
-        run=Run(seed=spec.run.seed),
-    )
-    return _probed_norm_sq(dump_spec(alone))
-
-
-@lru_cache(maxsize=64)
-def _probed_norm_sq(text: str) -> float:
-    command = program("dptrain.engine.probe")
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]
-        raise PlanRefused(f"the physics cannot be built: {said[-1]}")
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["norm_sq"])
+    try:
+        return operator_norm_sq(spec)
+    except NoNorm as error:
+        return str(error)

@@ -6,12 +6,33 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dptrain.errors import UsageError
 from dptrain.plan.memory import LABELS
 from dptrain.plan.rows import Row
 from dptrain.records.places import writing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+WRITE = "--plot FILE in a folder you can write"
+
+
+def check_place(path: Path) -> None:
+    """What `draw` would refuse, before there are rows.
+
+    :raises UsageError: another kind of file, or a place that cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    _check_kind(Figure(), path)
+    there = path.exists()
+    with writing("the picture", path, WRITE):
+        path.open("ab").close()
+        if not there:
+            path.unlink()
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -24,15 +45,18 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     remembered = _largest_image([row for row in rows if row.terms_gib])
     width = 13 if remembered else 6
     figure = Figure(figsize=(width, 3.8), dpi=120, layout="constrained")
-    kinds = figure.canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in kinds:
-        raise UsageError(f"--plot {path}: no picture of this kind can be written\n    write: {path.stem}.png")
+    _check_kind(figure, path)
     panels = figure.subplots(1, 2 if remembered else 1, squeeze=False)[0]
     _draw_efficiency(panels[0], rows)
     if remembered:
         _draw_memory(panels[1], remembered)
-    with writing("the picture", path, "--plot FILE in a folder you can write"):
+    with writing("the picture", path, WRITE):
         figure.savefig(path)
+
+
+def _check_kind(figure: Figure, path: Path) -> None:
+    if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise UsageError(f"--plot {path}: no picture of this kind can be written\n    write: {path.stem or 'plan'}.png")
 
 
 def _largest_image(rows: Sequence[Row]) -> list[Row]:

@@ -6,25 +6,22 @@ The answer is that of the engine's storage tracker, which sees tensors alone. Wh
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
-import dptrain
-from dptrain.plan.receptive import module_hash, weights_mark
+from dptrain.plan import kept
+from dptrain.plan.receptive import weights_mark
+from dptrain.plan.user_code import factory_mark
 from dptrain.records.process import program
 from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
@@ -60,8 +57,8 @@ IRRELEVANT = (
     "train.save_every_steps",
 )
 """Keys that do not change the memory of a step, or that a request says itself."""
-SOURCES = ("engine", "geometry", "spec")
-"""Folders whose code makes the forecast."""
+KEPT = "forecasts"
+"""Folder of answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +110,7 @@ class Forecast:
 def forecast(requests: Sequence[Request]) -> list[Forecast]:
     """Answers in the order of the requests. Those not known yet are worked out in one process of a few seconds."""
     keys = [_key(request) for request in requests]
-    answers = {key: found for key in keys if key is not None and (found := _cached(key)) is not None}
+    answers = {key: found for key in keys if key is not None and (found := kept.read(KEPT, key)) is not None}
     open_requests = [(key, request) for key, request in zip(keys, requests, strict=True) if key not in answers]
     made = _ask([request for _, request in open_requests])
     fresh = iter(made)
@@ -124,7 +121,7 @@ def forecast(requests: Sequence[Request]) -> list[Forecast]:
             continue
         value = next(fresh)
         if key is not None and "error" not in value:
-            _keep(key, value)
+            kept.keep(KEPT, key, value)
         results.append(_read(value))
     return results
 
@@ -212,11 +209,12 @@ def _key(request: Request) -> str | None:
     try:
         marks = [weights_mark(spec)]
         if isinstance(physics, Factory):
-            marks.append([module_hash(physics.factory, physics.search_path)])
+            marks.append(factory_mark(physics))
     except OSError:
         return None
-    value = [relevant(spec), request.task, request.max_batch_size, request.checkpoint, marks, _versions()]
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+    return kept.name_of(
+        [relevant(spec), request.task, request.max_batch_size, request.checkpoint, marks, kept.versions()]
+    )
 
 
 def relevant(spec: Spec, besides: Sequence[str] = ()) -> dict[str, Any]:
@@ -234,36 +232,6 @@ def relevant(spec: Spec, besides: Sequence[str] = ()) -> dict[str, Any]:
     return content
 
 
-@lru_cache(maxsize=1)
-def _versions() -> str:
-    """Of the libraries, and of this project's own code, which changes without its version."""
-    folder = Path(dptrain.__file__).parent
-    source = hashlib.sha256()
-    for part in SOURCES:
-        for file in sorted((folder / part).rglob("*.py")):
-            source.update(file.read_bytes())
-    return f"{source.hexdigest()} {version('torch')} {version('deepinv')} {sys.version}"
-
-
 def cache_folder() -> Path:
     """Where forecasts are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "dptrain" / "forecasts"
-
-
-def _cached(key: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads((cache_folder() / f"{key}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) and "peaks" in value else None
-
-
-def _keep(key: str, value: Mapping[str, Any]) -> None:
-    path = cache_folder() / f"{key}.json"
-    # A home that cannot be written costs the next plan some seconds, no more.
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{key}.{os.getpid()}")
-        beside.write_text(json.dumps(value), encoding="utf-8")
-        beside.replace(path)
+    return kept.place(KEPT)

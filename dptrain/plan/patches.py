@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dptrain.errors import PlanRefused
 from dptrain.geometry.patches import fit_patch, measured
 from dptrain.geometry.tiles import tile_grid
 from dptrain.plan.choices import Choice
@@ -12,10 +13,20 @@ from dptrain.spec.networks import smallest_window, stride
 from dptrain.spec.schema import Spec
 
 KEY = "tiling.patch"
+MOST_RANKS = 4096
+"""The work of a plan grows with the square of the ranks, and takes half a minute there."""
 
 
 def decide_patch(spec: Spec) -> tuple[Spec, Choice]:
-    """The spec with a patch that is a number or `none`, and why; it is this spec that the ranks read and that a fingerprint is of."""
+    """The spec with a patch that is a number or `none`, and why; it is this spec that the ranks read and that a fingerprint is of.
+
+    :raises PlanRefused: for more ranks than are looked at.
+    """
+    if spec.resources.gpus > MOST_RANKS:
+        raise PlanRefused(
+            f"resources.gpus is {spec.resources.gpus}: no more than {MOST_RANKS} ranks are planned\n"
+            f"    write: --set resources.gpus={MOST_RANKS} or less"
+        )
     wanted, size = spec.tiling.patch, spec.problem.image_size
     if wanted == "fit":
         return _fitted(spec)

@@ -230,6 +230,7 @@ def make_plan(
         choices=(*gpus, patch, decided.batch, decided.mode, *allowance),
         refusals=tuple(refusals),
         notes=(
+            *checks.step_size_notes(spec),
             *notes.rank_notes(spec, grid, counts),
             *notes.solver_notes(spec, task, grid),
             *notes.machine_notes(spec, profile),

@@ -48,7 +48,7 @@ def counts(spec: Spec, profile: ClusterProfile) -> list[int]:
 def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tuple[LoadedSpec, tuple[Choice, ...]]:
     """The spec with a number of ranks, and why; as it is where it says a number itself.
 
-    :raises PlanRefused: where the card is not known, the memory cannot be forecast, or no number of ranks fits.
+    :raises PlanRefused: where the card is not known, the memory cannot be forecast, or no number of ranks can be asked for.
     """
     if not loaded.fit_gpus:
         return loaded, ()
@@ -64,8 +64,12 @@ def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tupl
     # With the margin taken off.
     card = replace(card_of(profile), capacity_gib=(1 - MARGIN) * capacity_gib)
     found = fewest(spec, task, able, card)
+    if not found.answers:
+        raise PlanRefused(
+            "resources.gpus: fit: the profile can give no number of ranks that resources.replicas divides"
+        )
     if found.count is None:
-        raise PlanRefused(f"resources.gpus: fit: {_why_none(found, card)}")
+        return _beyond(loaded, found, card, fewest(spec, task, able, card_of(profile)))
     decided = replace(loaded.spec, resources=replace(loaded.spec.resources, gpus=found.count))
     reason = (
         f"fit: {_needs(found, found.count, card)}, within {gib(card.capacity_gib or 0)} ({1 - MARGIN:.0%} of the card)"
@@ -73,6 +77,19 @@ def decide_gpus(loaded: LoadedSpec, task: Task, profile: ClusterProfile) -> tupl
     below = max((n for n in found.answers if n < found.count), default=None)
     reason += f"; {_needs(found, below, card)}" if below is not None else ""
     return replace(loaded, spec=decided, fit_gpus=False), (Choice(key=KEY, value=found.count, reason=reason),)
+
+
+def _beyond(loaded: LoadedSpec, found: Search, card: Card, whole: Search) -> tuple[LoadedSpec, tuple[Choice, ...]]:
+    """The fewest ranks with which it fits the whole card, or else the most: plan refuses those, and says what to change.
+
+    :param found: where no number fits.
+    :param whole: the same without a margin.
+    """
+    gpus = whole.count or max(found.answers)
+    reason = f"fit: {_why_none(found, card)}"
+    reason += f"; {_needs(whole, gpus, card)}, within the whole card" if whole.count else ""
+    decided = replace(loaded.spec, resources=replace(loaded.spec.resources, gpus=gpus))
+    return replace(loaded, spec=decided, fit_gpus=False), (Choice(key=KEY, value=gpus, reason=reason),)
 
 
 def fewest(spec: Spec, task: Task, able: Sequence[int], card: Card) -> Search:
@@ -150,8 +167,6 @@ def _needs(found: Search, gpus: int, card: Card) -> str:
 
 
 def _why_none(found: Search, card: Card) -> str:
-    if not found.answers:
-        return "the profile can give no number of ranks that resources.replicas divides"
     return f"no number of ranks fits {gib(card.capacity_gib or 0)}; {_needs(found, max(found.answers), card)}"
 
 

@@ -6,20 +6,18 @@ Answers lie in `$XDG_CACHE_HOME/dptrain/receptive/`, by the content of what they
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-import os
 import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dptrain.errors import DptrainError
+from dptrain.plan import kept
 from dptrain.plan.inputs import WEIGHT_SUFFIXES, weights_run
+from dptrain.plan.user_code import factory_mark
 from dptrain.records.process import program
 from dptrain.spec.dump import plain
 from dptrain.spec.load import dump_spec
@@ -27,6 +25,8 @@ from dptrain.spec.pretrained import pretrained_file
 from dptrain.spec.schema import Denoiser, Factory, Spec
 
 PROBE = "dptrain.engine.receptive"
+KEPT = "receptive"
+"""Folder of answers."""
 LIMIT_S = 180.0
 """User code may hang; a 3-D network of 30 million parameters takes half a minute on one core."""
 
@@ -75,7 +75,7 @@ IDENTITY = Receptive(
 
 
 _measured: dict[str, Receptive] = {}
-"""By this process, where the cache cannot be written."""
+"""By this process, where the cache cannot be written, or what the answer depends on cannot be read."""
 
 
 SEAM = 0.1
@@ -92,7 +92,9 @@ def known(spec: Spec) -> Receptive | None:
     if isinstance(spec.denoiser, Denoiser) and spec.denoiser.name == "identity":
         return IDENTITY
     key = _key(spec)
-    return None if key is None else _measured.get(key) or _read(key)
+    if key is None:  # what was measured a moment ago still holds
+        return _measured.get(kept.name_of(_settings(spec)))
+    return _measured.get(key) or _read(key)
 
 
 def measure(spec: Spec) -> Receptive:
@@ -113,57 +115,43 @@ def measure(spec: Spec) -> Receptive:
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or [f"{PROBE} ended with exit code {done.returncode}"]
         raise NotMeasured(said[-1])
-    answer = _parsed(done.stdout.strip().splitlines()[-1])
+    answer = _parsed(json.loads(done.stdout.strip().splitlines()[-1]))
     key = _key(spec)
+    _measured[key or kept.name_of(_settings(spec))] = answer
     if key is not None:
-        _measured[key] = answer
-        _write(_file(key), answer)
+        kept.keep(KEPT, key, asdict(answer))
     return answer
 
 
-def _parsed(text: str) -> Receptive:
-    value: dict[str, Any] = json.loads(text)
-    kept = {f.name: value[f.name] for f in fields(Receptive)}
-    listed: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
+def _parsed(value: Mapping[str, Any]) -> Receptive:
+    found = {f.name: value[f.name] for f in fields(Receptive)}
+    listed: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
     return Receptive(**listed)
 
 
-def _file(key: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "dptrain" / "receptive" / f"{key}.json"
-
-
 def _read(key: str) -> Receptive | None:
-    try:
-        return _parsed(_file(key).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, KeyError):  # none, or not one of ours: it is measured again
-        return None
-
-
-def _write(path: Path, answer: Receptive) -> None:
-    # A home that cannot be written costs the same seconds next time, nothing else.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(json.dumps(asdict(answer)) + "\n", encoding="utf-8")
-        beside.replace(path)
+    answer = kept.read(KEPT, key)
+    return None if answer is None else _parsed(answer)
 
 
 def _key(spec: Spec) -> str | None:
-    """A hash of what the answer depends on; None where that cannot be read here."""
+    """A name for what the answer depends on; None where that cannot be read here."""
     try:
-        content = {
-            "denoiser": plain(spec.denoiser),
-            "weights": weights_mark(spec),
-            "axes": len(spec.problem.image_size),
-            "channels": spec.problem.channels,
-            "sigma": spec.algorithm.sigma if spec.algorithm.sigma != "noise" else plain(spec.problem.physics),
-            "seed": spec.run.seed if _is_drawn(spec) else None,
-            "versions": {name: version(name) for name in ("torch", "deepinv", "dptrain")},
-        }
+        return kept.name_of([_settings(spec), weights_mark(spec)])
     except OSError:
         return None
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _settings(spec: Spec) -> dict[str, Any]:
+    """What the answer depends on beside weights and user code."""
+    return {
+        "denoiser": plain(spec.denoiser),
+        "axes": len(spec.problem.image_size),
+        "channels": spec.problem.channels,
+        "sigma": spec.algorithm.sigma if spec.algorithm.sigma != "noise" else plain(spec.problem.physics),
+        "seed": spec.run.seed if _is_drawn(spec) else None,
+        "versions": {name: version(name) for name in ("torch", "deepinv", "dptrain")},
+    }
 
 
 def _is_drawn(spec: Spec) -> bool:
@@ -190,25 +178,11 @@ def weights_file(spec: Spec) -> Path | None:
 
 
 def weights_mark(spec: Spec) -> list[Any]:
-    """Size and time of a weights file; the bytes of a user's module."""
+    """Size and time of a weights file; the code of a factory and the files that it is given."""
     if isinstance(spec.denoiser, Factory):
-        return [module_hash(spec.denoiser.factory, spec.denoiser.search_path)]
+        return factory_mark(spec.denoiser)
     file = weights_file(spec)
     if file is None:
         return []
     stat = file.stat()
     return [str(file.absolute()), stat.st_size, stat.st_mtime_ns]
-
-
-def module_hash(factory: str, search_path: str | None) -> str:
-    """Of the source files of the top-level module or package. Raises OSError where there are none."""
-    top = factory.split(":")[0].split(".")[0]
-    found = PathFinder.find_spec(top, [*([search_path] if search_path else []), *sys.path])
-    if found is None or found.origin is None:
-        raise FileNotFoundError(top)
-    origin = Path(found.origin)
-    files = sorted(origin.parent.rglob("*.py")) if found.submodule_search_locations else [origin]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -1,7 +1,8 @@
 """What to write where a step does not fit a card: the cheapest change with which it does, as `--set key=value`.
 
-Each key is tried alone in the order of what it costs: recomputation, smaller batches, a smaller patch, more ranks, fewer replicas. Where
-none is enough alone, they are taken together in the same order. A change is tried as it is printed, through the reader of specs.
+Each key is tried alone in the order of what it costs: the layout, recomputation, smaller batches, a smaller patch, more ranks, fewer
+replicas. Where none is enough alone, they are taken together in the same order. A change is tried as it is printed, through the
+reader of specs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from dptrain.spec.load import dump_spec, parse_spec
 from dptrain.spec.networks import smallest_window, stride
 from dptrain.spec.schema import Spec, Task
 
-KEYS = ("tiling.checkpoint", "tiling.max_batch_size", "tiling.patch", ranks.KEY, "resources.replicas")
-"""In the order of what a change costs."""
+LAYOUT = "resources.layout"
+KEYS = (LAYOUT, "tiling.checkpoint", "tiling.max_batch_size", "tiling.patch", ranks.KEY, "resources.replicas")
+"""In the order of what a change costs: the layout sharded has the same answer and costs nothing."""
 MODES = ("never", "auto", "always", "stages")
 """Of recomputation, each of less memory than the one before."""
 LARGEST_PATCH = 512
@@ -64,7 +66,7 @@ def advice(changes: Sequence[str], spec: Spec) -> str:
     :param spec: as it was written.
     """
     if not changes:
-        return "no smaller batch or patch, other recomputation or number of ranks was found with which it fits"
+        return "no other layout, smaller batch or patch, other recomputation or number of ranks was found with which it fits"
     return "it fits with: " + " ".join(f"--set {change}" for change in changes) + _price(spec, changes)
 
 
@@ -114,7 +116,9 @@ def changed(spec: Spec, changes: Sequence[str]) -> Spec:
 
 def _values(spec: Spec, task: Task, profile: ClusterProfile, key: str) -> Iterator[int | str]:
     """Values of a key that need less memory than the spec's, the cheapest first; none where plan has decided for the least already."""
-    if key == "tiling.checkpoint" and task == "train" and spec.tiling.checkpoint != "fit":
+    if key == LAYOUT and spec.resources.layout == "replicated":
+        yield "sharded"
+    elif key == "tiling.checkpoint" and task == "train" and spec.tiling.checkpoint != "fit":
         free = replace(spec, tiling=replace(spec.tiling, checkpoint="fit"))
         at = MODES.index(spec.tiling.checkpoint)
         yield from (mode for mode in modes(free, task) if MODES.index(mode) > at)

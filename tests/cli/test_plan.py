@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from dptrain.cli import planning
+from dptrain.plan.rows import Row
 from tests.cli.cli import TINY, Cli
 
 
@@ -115,6 +118,40 @@ def test_the_table_for_people(cli: Cli) -> None:
 
 def test_tables_that_make_no_sense(cli: Cli) -> None:
     spec = cli.write("tiny.yaml", TINY)
-    assert "--gpus 1,2,4" in cli("plan", spec, "--gpus", "1,x").err
-    done = cli("plan", spec, "--plot", "e.png")
-    assert done.code == 2 and "--gpus" in done.err
+    cases = {
+        ("--gpus", "1,x"): "--gpus 1,2,4",
+        ("--gpus", ""): "--gpus is ''",
+        ("--sizes", ""): "--sizes is ''",
+        ("--sizes", "64", "--gpus", " , "): "--gpus is",
+        ("--plot", "e.png"): "--gpus",
+        ("--gpus", "1,2", "--plot", "e.bmpx"): "write: e.png",
+        ("--gpus", "1,2", "--plot", "no/e.png"): "cannot be written",
+        ("--gpus", "1,2", "--plot", "."): "no picture of this kind",
+    }
+    for words, said in cases.items():
+        done = cli("plan", spec, *words)
+        assert done.code == 2 and said in done.err and not done.out, words
+        assert "measuring" not in done.err, "before any work"
+    assert not list(cli.folder.glob("e.*")), "looking whether a picture can be written leaves none"
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 200])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_a_narrow_terminal_cuts_nothing(
+    width: int, axes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {
+        "PIXELS": " x ".join(["16384"] * axes), "GPUS": "1024", "FITS": "not known", "PEAK GiB": "123.45", "EFF.": "0.98", "": "knee",
+    }  # fmt: skip
+    cells = [whole.get(name, "not known") for name in planning.HEADER]
+    monkeypatch.setattr(planning, "_cells", lambda row: cells)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    planning.print_rows([Row(image_size=(16384,) * axes, gpus=1024, fits=None, peak_gib=123.45, communication_s=1.0)])
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    header, line = (text.rstrip() for text in out.splitlines()[1:3])
+    shown = re.split(r" {2,}", header)
+    assert re.split(r" {2,}", line) == [cells[planning.HEADER.index(name)] for name in [*shown, ""]]
+    if len(shown) > len(whole) - 1:
+        assert len(line) <= width, "columns that may go are left out before a line is too long"
+    assert set(whole) - {""} <= set(shown) and (width < 200 or len(shown) > 5)

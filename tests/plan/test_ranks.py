@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from dptrain.errors import PlanRefused, SpecError
+from dptrain.plan import fitting, ranks, remedies
+from dptrain.plan import plan as plan_module
 from dptrain.plan.cards import ALLOWANCE
 from dptrain.plan.fitting import MARGIN
-from dptrain.plan.forecast import GIB, forecast
+from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.plan import make_plan
 from dptrain.plan.ranks import counts, request_on
 from dptrain.spec.cluster import ClusterProfile
@@ -48,13 +51,53 @@ def test_the_fewest_ranks_are_taken() -> None:
         assert plan.fingerprint == make_plan(read(*LARGER, f"resources.gpus={fewest}"), "train", card(gib)).fingerprint
 
 
-@pytest.mark.acceptance
-def test_it_needs_a_card_that_is_known_and_large_enough() -> None:
+def test_it_needs_a_card_that_is_known_and_ranks_that_can_be_asked_for() -> None:
     with pytest.raises(PlanRefused, match="gpu_memory_gib: 32 in the profile"):
         make_plan(read("resources.gpus=fit"), "train", ClusterProfile(name="local", launcher="local"))
-    few = ClusterProfile(name="c", launcher="local", gpus_per_node=2, gpu_memory_gib=1e-5)
-    with pytest.raises(PlanRefused, match=r"no number of ranks fits 0\.00973 MiB; 2 ranks need"):
-        make_plan(read("resources.gpus=fit"), "train", few)
+    one = ClusterProfile(name="c", launcher="local", gpus_per_node=1, gpu_memory_gib=1)
+    with pytest.raises(PlanRefused, match="can give no number of ranks"):
+        make_plan(read("resources={gpus: fit, replicas: 2}"), "train", one)
+
+
+def needing(gib: Callable[[Request], float]) -> Callable[[Sequence[Request]], list[Forecast]]:
+    """Forecasts of so much each, allowance included."""
+
+    def asked(requests: Sequence[Request]) -> list[Forecast]:
+        sizes = [int(gib(request) * GIB / ALLOWANCE) for request in requests]
+        return [
+            Forecast(
+                peaks={"forward": size}, terms={"forward": {"weights": size}}, per_step_bytes=None, bytes_sent=0, rank=0, error=None
+            )
+            for size in sizes
+        ]  # fmt: skip
+
+    return asked
+
+
+def forecasting(monkeypatch: pytest.MonkeyPatch, gib: Callable[[Request], float]) -> None:
+    for module in (ranks, remedies, fitting, plan_module):
+        monkeypatch.setattr(module, "forecast", needing(gib))
+
+
+def test_where_no_number_fits_the_refusal_is_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = ClusterProfile(name="c", launcher="local", gpus_per_node=4, gpu_memory_gib=1)
+    forecasting(monkeypatch, lambda request: 1.5 if request.checkpoint == "never" else 0.5)
+    written = ("resources.gpus=fit", "tiling.checkpoint=never")
+    plan = make_plan(read(*written), "train", local, fixed=())
+    (refusal,) = plan.refusals
+    assert plan.fits is False and plan.world_size == 4 and plan.choice("resources.gpus") == 4
+    for words in ("> 1 GiB of the card", "the largest term is weights", "it fits with: --set tiling.checkpoint=always"):
+        assert words in refusal
+    assert "4 ranks need" in next(c.reason for c in plan.choices if c.key == "resources.gpus")
+    assert make_plan(read(*written, "tiling.checkpoint=always"), "train", local).fits is True
+
+
+def test_the_margin_is_used_where_no_number_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = ClusterProfile(name="c", launcher="local", gpus_per_node=8, gpu_memory_gib=1)
+    forecasting(monkeypatch, lambda request: 0.98 if request.spec.resources.gpus >= 3 else 1.2)
+    plan = make_plan(read("resources.gpus=fit"), "train", local)
+    assert plan.fits is True and plan.world_size == 3, "the fewest, not the most"
+    assert "within the whole card" in next(c.reason for c in plan.choices if c.key == "resources.gpus")
 
 
 def test_numbers_that_can_be_asked_for() -> None:

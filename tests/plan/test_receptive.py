@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from dptrain.plan import receptive
+from dptrain.plan import kept, receptive
 from dptrain.plan.plan import make_plan
 from dptrain.plan.receptive import NotMeasured, known, measure
 from dptrain.spec.cluster import ClusterProfile
@@ -71,12 +71,27 @@ def test_user_code_is_known_by_its_text(tmp_path: Path) -> None:
     assert receptive._key(spec) is None and known(spec) is None
 
 
+@pytest.mark.acceptance
+def test_a_folder_without_init_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nsp").mkdir()
+    (tmp_path / "nsp" / "inner.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Conv2d):\n"
+        "    def forward(self, x, sigma): return super().forward(x)\n"
+        "def build(**_): return Net(1, 1, 5, padding=2)\n"
+    )
+    spec = loaded('denoiser={factory: "nsp.inner:build"}', folder=tmp_path).spec
+    assert measure(spec).radius == 2
+    monkeypatch.setattr(receptive, "_measured", {})
+    assert known(spec) == measure(spec)
+
+
 def test_a_cache_that_cannot_be_written_is_remembered(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty_cache.write_text("in the way")
     answer = replace(receptive.IDENTITY, radius=7)
     key = receptive._key(loaded().spec)
     assert key is not None
-    receptive._write(receptive._file(key), answer)
+    kept.keep(receptive.KEPT, key, asdict(answer))
     assert known(loaded().spec) is None
     monkeypatch.setitem(receptive._measured, key, answer)
     assert known(loaded().spec) == answer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dptrain.plan import remedies
 from dptrain.plan.cards import ALLOWANCE
-from dptrain.plan.forecast import GIB, Request, forecast
+from dptrain.plan.forecast import GIB, Forecast, Request, forecast
 from dptrain.plan.plan import make_plan
 from dptrain.plan.remedies import KEYS, cheapest_change
 from dptrain.spec.cluster import ClusterProfile
@@ -61,6 +62,22 @@ def test_the_order_of_what_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried == order * 2, "each alone, then together"
 
 
+def test_the_layout_sharded_is_offered_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(requests: Sequence[Request]) -> list[Forecast]:
+        return [of_size(1 if r.spec.resources.layout == "sharded" or r.max_batch_size == 1 else 100) for r in requests]
+
+    monkeypatch.setattr(remedies, "forecast", answers)
+    spec = read("resources.layout=replicated", "tiling.max_batch_size=2").spec
+    assert cheapest_change(spec, "train", CARD) == ("resources.layout=sharded",)
+    assert cheapest_change(spec, "train", CARD, ("resources.layout",)) == ("tiling.max_batch_size=1",)
+
+
+def of_size(gib: int) -> Forecast:
+    return Forecast(
+        peaks={"forward": gib * GIB}, terms={"forward": {"weights": gib * GIB}}, per_step_bytes=None, bytes_sent=0, rank=0, error=None
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("overrides", "key", "values"),
     [
@@ -85,6 +102,8 @@ def test_the_order_of_what_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ((), "resources.gpus", [4, 8, 16, 32]),
         (("resources.layout=replicated",), "resources.gpus", []),
+        (("resources.layout=replicated",), "resources.layout", ["sharded"]),
+        ((), "resources.layout", []),
         (("resources={gpus: 4, replicas: 4}", "train.images=4"), "resources.replicas", [2, 1]),
     ],
 )
