@@ -66,7 +66,7 @@ def write_save(
     shard: tuple[Box, Tensors] | None = None,
     rank: int = 0,
 ) -> None:
-    """Write one save, then remove all but the newest `keep`. With shards a collective, without them rank 0 only.
+    """Write one save, then remove all but the newest `keep` up to this one. With shards a collective, without them rank 0 only.
 
     :param state: plain containers, numbers, strings and tensors only; rank 0's is written.
     :param model: name -> tensor; rank 0's is written.
@@ -87,7 +87,9 @@ def write_save(
         if rank == 0:
             shutil.rmtree(beside, ignore_errors=True)
     if rank == 0:
-        for old in save_steps(paths)[:-keep]:
+        # A save of a later step is one that nothing went on from: it is damaged, and takes no place of a good one.
+        kept = [s for s in save_steps(paths) if s <= step][-keep:]
+        for old in set(save_steps(paths)) - set(kept):
             shutil.rmtree(paths.save(old))
     if shard is not None:
         meet()

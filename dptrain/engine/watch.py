@@ -28,7 +28,7 @@ from dptrain.records.events import EventLog
 HEARTBEAT_S = 10.0
 """Seconds between heartbeats."""
 STOPPED_S = 5.0
-"""A second between two turns of the watching thread is usual; after so many the whole process was stopped, or its machine was."""
+"""The watching thread waits a second between two turns; after so many the whole process was stopped, or its machine was."""
 OTHERS_DUMP_S = 3.0
 """After a stall is noticed, seconds left to the other ranks to write their own stacks before the job is torn down."""
 EXIT_REQUEUE = 75
@@ -83,12 +83,11 @@ class Watch:
             limit_s = self.limits_s[self.phase]
             if now - turn > STOPPED_S:  # and not even this thread ran: a job that was suspended goes on
                 self.progress()
-            turn = now
+            if now - self._last > limit_s:
+                self._stalled(limit_s)
             if self._forgotten():
                 print("the run's folder is gone: this rank ends", file=sys.stderr, flush=True)
                 os._exit(1)
-            if now - self._last > limit_s:
-                self._stalled(limit_s)
             if now - beat >= HEARTBEAT_S:
                 beat = now
                 self.events.try_write(
@@ -98,6 +97,8 @@ class Watch:
                     peak_memory_bytes=number_of(self.peak_memory_bytes),
                     bytes_sent=number_of(self.bytes_sent),
                 )
+            # Only the wait is timed: a slow file system, or device, holds up the turn of a process that was not stopped.
+            turn = time.monotonic()
 
     def _forgotten(self) -> bool:
         """Whether the folder of the records was removed; a file system that does not answer is no reason to end."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dptrain.engine.saves import MODEL, STATE, load_model, load_state, write_save
 from dptrain.records.paths import RunPaths
@@ -38,9 +40,31 @@ def test_what_is_saved_comes_back(run: RunPaths) -> None:
 
 
 def test_only_the_newest_are_kept(run: RunPaths) -> None:
-    for step in (2, 10, 9, 11):
+    for step in (2, 9, 10, 11):
         save(run, step, keep=2)
     assert save_steps(run) == [10, 11]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    good=st.sets(st.integers(1, 9), max_size=4), broken=st.sets(st.integers(1, 9), max_size=4), keep=st.integers(1, 3)
+)
+def test_broken_saves_take_no_place_of_good_ones(
+    tmp_path_factory: pytest.TempPathFactory, good: set[int], broken: set[int], keep: int
+) -> None:
+    run = RunPaths(tmp_path_factory.mktemp("saves") / "run")
+    run.create()
+    for step in good:
+        save(run, step)
+    for step in broken:
+        run.save(step).mkdir(exist_ok=True)
+        (run.save(step) / MANIFEST).write_text("{")
+    found = newest_save(run)
+    begun = found[0] if found is not None else 0
+    save(run, begun + 1, keep)
+    after = newest_save(run)
+    assert after is not None and after[0] == begun + 1
+    assert len(save_steps(run)) <= keep and max(save_steps(run)) == begun + 1
 
 
 def test_a_save_of_the_same_step_replaces_it(run: RunPaths) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrain.engine.watch import EXIT_CANCELLED, EXIT_REQUEUE, Watch
+from dptrain.engine.watch import EXIT_CANCELLED, EXIT_REQUEUE, STOPPED_S, Watch
 from dptrain.records.events import EventLog, read_events
 
 RANK = """
@@ -130,3 +130,24 @@ def test_a_device_that_does_not_answer_does_not_end_the_watch(tmp_path: Path, mo
     beats = [e for e in events if e["kind"] == "heartbeat"]
     assert beats[0]["peak_memory_bytes"] is None and beats[0]["bytes_sent"] == 0
     assert next(e["class"] for e in events if e["kind"] == "failure") == "stalled" and ended, "it still watches"
+
+
+def test_a_slow_file_system_is_no_suspension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr("dptrain.engine.watch.OTHERS_DUMP_S", 0.0)
+    real, waited_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + waited_s[0])
+    watch = Watch(EventLog(tmp_path / "e"), setup_timeout_s=0.4, stall_timeout_s=60)
+
+    def slow() -> bool:
+        waited_s[0] += 2 * STOPPED_S
+        return False
+
+    monkeypatch.setattr(watch, "_forgotten", slow)
+    watch.start()
+    deadline = real() + 10
+    while not ended and real() < deadline:
+        time.sleep(0.02)
+    watch.close()
+    assert ended and [e["class"] for e in read_events(tmp_path / "e") if e["kind"] == "failure"]
