@@ -19,6 +19,13 @@ from dptrain.spec.cluster import EXTRA_SBATCH_KEYS, ClusterProfile
 SETUP_FAILED = "dptrain: setup line failed with exit code"
 """Begins the line that the script prints to its log when a setup line fails; the line itself follows."""
 
+JOB_BEGINS = "dptrain: the job begins"
+"""The first line that the script prints to its log, at every start of the job."""
+RANKS_START = "dptrain: the ranks are started"
+"""The last one, after the setup lines: what srun says before it is about steps of theirs."""
+JOB_BEGAN = "DPTRAIN_JOB_BEGAN_S"
+"""Variable of the ranks: when the script began, seconds since the epoch; the time limit counts from about then."""
+
 PICKLE_FOLDER = "submitit"
 """Relative to the folder the job runs in; submitit finds its pickled call there by job id."""
 
@@ -55,9 +62,10 @@ def sbatch_script(profile: ClusterProfile, request: JobRequest) -> str:
     """
     lines = ["#!/bin/bash"]
     lines += [_header_line(profile, key, value) for key, value in _header(profile, request)]
+    lines += ["", f"export {JOB_BEGAN}=$(date +%s)", f'echo "{JOB_BEGINS}" >&2']
     lines += _setup(profile)
     lines += _exports(profile)
-    lines += ["", "exec " + _srun(profile)]
+    lines += ["", f'echo "{RANKS_START}" >&2', "exec " + _srun(profile)]
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import AttemptPaths, RunPaths
 from dptrain.records.process import Alive, alive
 from dptrain.records.reading import open_file, real_number, whole_number
-from dptrain.scheduler.sbatch import setup_failure
+from dptrain.scheduler.sbatch import JOB_BEGINS, setup_failure
 from dptrain.status.srun import SrunMessage, parse_srun
 
 HEAD_BYTES = 8 * 1024
@@ -110,6 +110,8 @@ class RunRecords:
     """Exit code and text of the setup line that ended the job before the ranks."""
     later_log: str = ""
     """What the batch log says after its last restart: of an attempt that no rank has reported of."""
+    began_again: bool = False
+    """Whether the batch log shows that such an attempt did begin."""
     spec: Path | None = None
     """The frozen spec, read only where its limits are asked for; None: not asked, the ranks are done."""
 
@@ -118,6 +120,11 @@ class RunRecords:
         """The newest attempt that has any record, of those of the job that the intent names."""
         written = [a for a in self.attempts if a.newest_s is not None and a.number >= self.intent.first_attempt]
         return written[-1] if written else None
+
+    @property
+    def newest_number(self) -> int:
+        """Number of the newest attempt that records or log show."""
+        return (self.latest.number if self.latest else self.intent.first_attempt) + self.began_again
 
     def of_later_attempt(self) -> RunRecords:
         """With the log's words on an attempt after `latest`, which has left no record."""
@@ -159,8 +166,10 @@ def read_run(paths: RunPaths) -> RunRecords:
     log = _launch_log(paths, intent, latest.number if latest else intent.first_attempt, limit)
     if slurm:
         records = replace(records, cut_short=tuple(_cut_short(log)))
-        log, later = _parts(log, _began_s(latest, intent))
-        records = replace(records, later_log=later)
+        log, later, restarted = _parts(log, _began_s(latest, intent))
+        # Words on the end of the reported attempt may come behind its restart.
+        began = JOB_BEGINS in later.splitlines() or setup_failure(later) is not None
+        records = replace(records, later_log=later, began_again=restarted and began)
     return _with_log(replace(records, spec=None if done else paths.spec), log)
 
 
@@ -341,16 +350,18 @@ def _clock(restarted: re.Match[str]) -> float | None:
     return None
 
 
-def _parts(log: str, began_s: float) -> tuple[str, str]:
+def _parts(log: str, began_s: float) -> tuple[str, str, bool]:
     """The batch log is appended to by every attempt of a job: from the reported attempt on, and from the last restart on.
 
     :param began_s: when the reported attempt began: a restart after that has ended this one, and belongs to it.
+    :return: both, and whether there is such a restart.
     """
     lines = log.splitlines()
     restarts = [(i + 1, _clock(found)) for i, line in enumerate(lines) if (found := _RESTARTED.search(line))]
     # The log's times are of whole seconds.
     before = [i for i, when in restarts if when is None or when < began_s - 1]
-    return "\n".join(lines[max(before, default=0) :]), "\n".join(lines[restarts[-1][0] if restarts else 0 :])
+    own, later = max(before, default=0), restarts[-1][0] if restarts else 0
+    return "\n".join(lines[own:]), "\n".join(lines[later:]), later > own
 
 
 def _began_s(latest: AttemptRecord | None, intent: Intent) -> float:

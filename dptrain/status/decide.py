@@ -54,16 +54,18 @@ def decide(records: RunRecords, info: JobInfo | Missing, now: float, age_s: floa
         return early
     job = job_of(records, info)
     attempt = _attempt_of(records, job)
-    if attempt is not None and all_done(records, attempt):
-        return _done(records, attempt, job)
+    # What is done stays so, whatever became of a job that was started once more.
+    reported = records.latest if job.stage == "over" else attempt
+    if reported is not None and all_done(records, reported):
+        return _done(records, reported, job)
     if job.stage == "queued" and attempt is not None and _began_since(attempt, now - age_s):
         job = replace(job, stage="running", reason=None)
     if job.stage == "queued":
         return _queued(job, attempt, records.intent.asked_attempt)
     if attempt is None:
-        if job.attempt is not None and job.attempt > records.intent.first_attempt:
+        attempt = AttemptRecord(number=max(job.attempt or 0, records.newest_number))
+        if attempt.number > records.intent.first_attempt:
             records = records.of_later_attempt()
-        attempt = AttemptRecord(number=job.attempt or records.intent.first_attempt)
     if job.stage in ("running", "odd"):
         return _active(records, attempt, job, now)
     if job.stage == "unanswered":
@@ -90,9 +92,9 @@ def _before_submission(records: RunRecords, now: float) -> Decision | None:
 def _attempt_of(records: RunRecords, job: Job) -> AttemptRecord | None:
     """The attempt the job's word is about: none where it was started again and nobody has reported yet."""
     latest = records.latest
-    if latest is None or (job.attempt is not None and job.attempt > latest.number):
-        return None
-    return latest
+    # Who counts the starts may have forgotten the job.
+    started_again = records.began_again or (latest is not None and (job.attempt or 0) > latest.number)
+    return None if started_again else latest
 
 
 def all_done(records: RunRecords, attempt: AttemptRecord) -> bool:
@@ -110,16 +112,19 @@ def _done(records: RunRecords, attempt: AttemptRecord, job: Job) -> Decision:
     if attempt.cancelled_s is not None:
         # It came when all was done; what it ended had nothing left to do.
         return Decision(state="completed", reason="every rank had finished, although cancel was asked for", over=over)
-    cause = first_cause(records, attempt) or teardown_cause(records, attempt)
+    # Where SLURM says that all went well, the log is of something else.
+    cause = first_cause(records, attempt) or (None if job.end == "success" else teardown_cause(records, attempt))
     if cause is not None:
         return _failed(cause, over=job.stage == "over")
-    if job.stage == "over" and job.end in ("failed", "node-failure", "out-of-memory"):
-        message = f"every rank finished, but the {job.source} says {job.word}"
-        failure = Failure(kind="unknown", message=message)
-        return Decision(state="failed: unknown", failure=failure, source=job.source, over=True)
     slurm = records.intent.launcher == "slurm"
-    holds = f"its job has not ended yet: the {job.source} says {job.word}" if slurm and not over else None
-    return Decision(state="completed", reason=holds, over=over)
+    reason = f"its job has not ended yet: the {job.source} says {job.word}" if slurm and not over else None
+    if job.stage == "over" and job.end in ("failed", "node-failure", "out-of-memory"):
+        reason = f"every rank finished, but the {job.source} says {job.word}"
+        if not slurm:
+            failure = Failure(kind="unknown", message=reason)
+            return Decision(state="failed: unknown", failure=failure, source=job.source, over=True)
+        # Not a failure: SLURM forgets its word, and nothing else would tell of it then.
+    return Decision(state="completed", reason=reason, over=over)
 
 
 def _began_since(attempt: AttemptRecord, asked_s: float) -> bool:

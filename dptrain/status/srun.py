@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from dptrain.scheduler.sbatch import JOB_BEGINS, RANKS_START
+
 SIGNALS = {
     "Hangup": "SIGHUP",
     "Interrupt": "SIGINT",
@@ -64,9 +66,25 @@ class SrunMessage:
 
 
 def parse_srun(log: str) -> tuple[SrunMessage, ...]:
-    """Every such line of a batch log, in its order; other lines are skipped."""
-    messages = (_parse_line(line) for line in log.splitlines() if "srun: " in line or "slurmstepd" in line)
-    return tuple(message for message in messages if message is not None)
+    """Every such line of a batch log, in its order; other lines are skipped.
+
+    Setup lines may start steps of their own: what happens to tasks before the ranks are started is not about ranks.
+    """
+    messages: list[SrunMessage] = []
+    begun, in_setup = 0, False
+    for line in log.splitlines():
+        if line in (JOB_BEGINS, RANKS_START):
+            in_setup = line == JOB_BEGINS
+            # The beginning of a long log is not read: what comes before the first of these lines was a setup, too.
+            messages[begun:] = messages[begun:] if in_setup else _of_jobs(messages[begun:])
+            begun = len(messages)
+        elif ("srun: " in line or "slurmstepd" in line) and (message := _parse_line(line)) is not None:
+            messages.append(message)
+    return tuple(messages[:begun] + _of_jobs(messages[begun:])) if in_setup else tuple(messages)
+
+
+def _of_jobs(messages: list[SrunMessage]) -> list[SrunMessage]:
+    return [m for m in messages if m.kind not in ("killed", "exited", "out-of-memory", "launch")]
 
 
 def _parse_line(line: str) -> SrunMessage | None:

@@ -195,7 +195,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
     running = first_word(decision.state) in ("running", "starting", "stalled")
     ranks = latest.ranks if latest else ()
     restarts = info.restarts if isinstance(info, JobInfo) else 0
-    attempt = max(latest.number if latest else 1, restarts + intent.first_attempt)
+    attempt = max(records.newest_number, restarts + intent.first_attempt)
     return RunStatus(
         run=paths.run_id,
         state=decision.state,

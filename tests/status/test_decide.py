@@ -158,7 +158,7 @@ TABLE: list[tuple[Callable[[WrittenRun], None], object, str]] = [
     (done, "unanswered", "completed"),
     (done, job("COMPLETED"), "completed"),
     (done, job("COMPLETING"), "completed"),
-    (done, job("FAILED"), "failed: unknown"),
+    (done, job("FAILED"), "completed"),
     (raised, job("RUNNING"), "failed: exception"),
     (raised, job("FAILED"), "failed: exception"),
     (raised, "forgotten", "failed: exception"),

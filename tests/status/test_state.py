@@ -290,7 +290,7 @@ WRONG: list[tuple[Callable[[WrittenRun], None], object, str, str]] = [
     (states.nothing, job("COMPLETED"), "incomplete", "rank 0 never reported"),
     (states.done, "forgotten", "completed", ""),
     (states.going, "forgotten", "failed: unknown", "the scheduler says no longer known; rank 0 has no final record"),
-    (states.done, job("FAILED"), "failed: unknown", "every rank finished, but the scheduler says FAILED"),
+    (states.done, job("FAILED"), "completed", "every rank finished, but the scheduler says FAILED"),
     (states.nothing, job("BRAND_NEW"), "unknown", "the scheduler says BRAND_NEW"),
     (states.going, job("BRAND_NEW"), "running", "the scheduler says BRAND_NEW"),
     (states.nothing, "unanswered", "unknown", "the scheduler does not answer"),

@@ -18,6 +18,9 @@
 #SBATCH --mail-type=END,FAIL
 #SBATCH --reservation='two words'
 
+export DPTRAIN_JOB_BEGAN_S=$(date +%s)
+echo "dptrain: the job begins" >&2
+
 # A setup line that fails, or leaves the script, ends the job before any rank starts.
 # Only errexit: activation scripts break under nounset.
 trap 'dptrain_code=$?; echo "dptrain: setup line failed with exit code $dptrain_code: $dptrain_setup" >&2; [ $dptrain_code -ne 0 ] || exit 1' EXIT
@@ -40,4 +43,5 @@ export SRUN_CPUS_PER_TASK=8
 export SUBMITIT_EXECUTOR=slurm
 export SUBMITIT_LOG_LEVEL=WARNING
 
+echo "dptrain: the ranks are started" >&2
 exec srun --kill-on-bad-exit=1 --wait=60 --cpus-per-task=8 --label apptainer exec 'my image.sif' /opt/python/bin/python -P -u -m submitit.core._submit submitit
