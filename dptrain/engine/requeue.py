@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from typing import NoReturn
 
 from dptrain.engine.communication import meet, told_by_first
@@ -25,10 +25,13 @@ from dptrain.records.events import read_events
 from dptrain.records.index import called
 from dptrain.records.intent import update_intent
 from dptrain.records.paths import RunPaths
+from dptrain.scheduler.commands import NoAnswer, run_command
 from dptrain.scheduler.submit import submit_script
 
 LEAVE_S = 60.0
 """After a requeue was asked for, the scheduler ends the ranks; one that is still there after so long leaves by itself."""
+ASK_PAUSES_S = (0.0, 3.0)
+"""Pauses before each request to be requeued: a controller that is busy refuses, or does not answer in time."""
 
 
 def restarts(paths: RunPaths, since: int) -> dict[str, int]:
@@ -56,11 +59,40 @@ def leave_for_requeue(session: Session, step: int) -> NoReturn:
         _leave_to_next_job(session, reason, step)
     session.events.last_words("requeue", step=step, reason=reason)
     if session.env.launcher == "slurm":
-        if session.first:
-            subprocess.run(["scontrol", "requeue", session.env.job_id], check=True, stdin=subprocess.DEVNULL)
+        refusal = _refusal(session)
+        if refusal is not None:
+            raise NotRestarted(
+                reason,
+                f"{reason} after step {step}, which is saved; SLURM does not start the job again: {refusal}\n"
+                "    write: `restart: resubmit` in the cluster profile, where jobs may not be requeued, and then\n"
+                f"    dptrain resume {called(session.paths.dir)}",
+            )
         time.sleep(LEAVE_S)
     sys.stdout.flush()
     os._exit(EXIT_REQUEUE)
+
+
+def _refusal(session: Session) -> str | None:
+    """Rank 0 asks for the job to be requeued: on every rank the words of SLURM where it does not do it."""
+    mine = _ask_again(session.env.job_id) if session.first else None
+    with suppress(RuntimeError):  # SLURM has begun to end the ranks, rank 0 first
+        return told_by_first(mine)
+    return None
+
+
+def _ask_again(job_id: str) -> str | None:
+    said = ""
+    for pause_s in ASK_PAUSES_S:
+        time.sleep(pause_s)
+        try:
+            answer = run_command(["scontrol", "requeue", job_id])
+        except NoAnswer as error:
+            said = str(error)
+        else:
+            if answer.exit_code == 0:
+                return None
+            said = answer.words
+    return said
 
 
 def _judge(session: Session) -> tuple[str, str | None]:

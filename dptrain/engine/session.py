@@ -26,11 +26,12 @@ from dptrain.errors import DptrainError
 from dptrain.records.events import EventLog
 from dptrain.records.intent import Intent, read_intent
 from dptrain.records.paths import AttemptPaths, RunPaths
+from dptrain.scheduler.sbatch import JOB_BEGAN
 from dptrain.spec.load import load_spec
 from dptrain.spec.schema import Spec
 
 STARTED_S = time.time()
-"""When this process was young enough to call it the start of the attempt."""
+"""When this process was young."""
 LOSE_S = 60
 """Collectives wait so much longer than a watchdog, so that the rank that does not get on is named before the others lose it."""
 LONGEST_MESSAGE, LONGEST_TRACEBACK = 8_000, 32_000
@@ -87,7 +88,7 @@ class Session:
     meter: Meter
     faults: Faults
     started_s: float
-    """Start of this attempt, seconds since the epoch."""
+    """Start of this attempt's job, seconds since the epoch."""
     steps: int
     """Steps of the whole run: the intent's, until a user's data says how many images there are (`count_steps`)."""
 
@@ -191,6 +192,12 @@ def open_session(run_dir: str) -> tuple[RunPaths, AttemptPaths, RankEnvironment,
     return paths, attempt, env, events
 
 
+def job_began_s() -> float:
+    """When the job's script began, seconds since the epoch: setup lines may take minutes of the time limit. Without a script: now."""
+    said = os.environ.get(JOB_BEGAN, "")
+    return float(said) if said.isdecimal() else STARTED_S
+
+
 def start_session(
     paths: RunPaths, attempt: AttemptPaths, env: RankEnvironment, events: EventLog, watch: Watch, requests: Requests
 ) -> Session:
@@ -226,7 +233,7 @@ def start_session(
         ctx=ctx,
         meter=meter,
         faults=faults,
-        started_s=STARTED_S,
+        started_s=job_began_s(),
         steps=intent.steps,
     )
 

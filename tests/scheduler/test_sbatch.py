@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from dptrain.errors import UsageError
 from dptrain.scheduler.requests import ArrayRequest, JobRequest, nodes_and_tasks
-from dptrain.scheduler.sbatch import EXTRA_KEYS, sbatch_script, setup_failure
+from dptrain.scheduler.sbatch import EXTRA_KEYS, JOB_BEGAN, JOB_BEGINS, RANKS_START, sbatch_script, setup_failure
 from dptrain.spec.cluster import ClusterProfile
 from dptrain.spec.profiles import load_profile
 
@@ -113,6 +114,14 @@ def test_ranks_get_threads_interface_and_no_identity(tmp_path: Path) -> None:
     assert variables["GLOO_SOCKET_IFNAME"] == "ib0"
     assert variables["A"] == "x y"
     assert "RANK" not in variables and "WORLD_SIZE" not in variables
+
+
+@pytest.mark.parametrize("setup", [(), ("date() { echo 0; }", "echo warming up >&2")])
+def test_the_script_tells_when_it_began_and_when_its_setup_is_over(tmp_path: Path, setup: tuple[str, ...]) -> None:
+    done = run_body(tmp_path, replace(PLAIN, setup=setup))
+    assert done.stderr.splitlines() == [JOB_BEGINS, *(["warming up"] if setup else []), RANKS_START]
+    (began,) = [line for line in done.stdout.splitlines() if line.startswith(f"{JOB_BEGAN}=")]
+    assert abs(time.time() - int(began.partition("=")[2])) < 60
 
 
 def test_setup_failure_reads_the_newest() -> None:
