@@ -19,11 +19,17 @@ from dptrain.records.paths import RunPaths
 from dptrain.records.places import writing
 
 POLL_S = 0.5
+_HELD: set[int] = set()
+
+
+def held_locks() -> list[int]:
+    """File descriptors of the locks that this process holds: a child that gets them holds the locks as long as it lives."""
+    return sorted(_HELD)
 
 
 @contextmanager
 def run_lock(paths: RunPaths) -> Iterator[None]:
-    """Hold the lock of a run; it ends with the process, however that ends.
+    """Hold the lock of a run; it ends with the process, however that ends, and with an sbatch of it.
 
     :raises UsageError: where another command holds it.
     """
@@ -34,9 +40,11 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
     except BlockingIOError:
         os.close(fd)
         raise UsageError(f"{paths.run_id}: another command is resuming or cleaning it") from None
+    _HELD.add(fd)
     try:
         yield
     finally:
+        _HELD.remove(fd)
         os.close(fd)
 
 
@@ -57,7 +65,7 @@ def run_is_held(paths: RunPaths) -> bool:
 
 @contextmanager
 def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s: float | None = None) -> Iterator[None]:
-    """Hold the lock of the sweep of this name; it ends with the process, however that ends.
+    """Hold the lock of the sweep of this name; it ends with the process, however that ends, and with an sbatch of it.
 
     :param on_wait: told once, in words, where another command holds it.
     :raises WaitTimeout: after `timeout_s` of waiting.
@@ -74,8 +82,10 @@ def sweep_lock(root: Path, name: str, on_wait: Callable[[str], None], timeout_s:
             raise Interrupted("interrupted; nothing was started") from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        _HELD.add(fd)
         yield
     finally:
+        _HELD.discard(fd)
         os.close(fd)
 
 

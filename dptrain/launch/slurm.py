@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dptrain.errors import StateUnknown, SubmissionRejected
 from dptrain.launch import payload
 from dptrain.launch.local import next_attempt
+from dptrain.launch.locks import held_locks
 from dptrain.records.intent import read_intent, update_intent
 from dptrain.records.paths import RunPaths
 from dptrain.scheduler.commands import NoAnswer
@@ -155,7 +156,9 @@ def _submit_part(part: Sequence[RunPaths], script: str, home: RunPaths, options:
             asked_attempt=attempt,
         )
     try:
-        job_id = submit_script(home.submission, chdir=home.dir.absolute(), comment=comment, options=options)
+        # A command that is killed leaves its sbatch behind, which may still be given a job: nobody is to look for it before.
+        kept = held_locks()
+        job_id = submit_script(home.submission, chdir=home.dir.absolute(), comment=comment, options=options, fds=kept)
     except SubmissionRejected as error:
         for paths in part:
             update_intent(paths, submission="refused", refusal=str(error))

@@ -76,11 +76,13 @@ def run_command(
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
     stdin: str = "",
+    fds: Sequence[int] = (),
 ) -> Answer:
     """Run one command to its end.
 
     :param extra: variables added to the cleaned environment.
     :param stdin: text the command reads.
+    :param fds: file descriptors that the command gets, too.
     :raises NoAnswer: where the command is not installed or takes longer than `timeout_s`.
     """
     env = {**without_job(os.environ), "LC_ALL": "C", **(extra or {})}
@@ -94,6 +96,7 @@ def run_command(
             cwd=cwd,
             env=env,
             input=stdin,
+            pass_fds=fds,
             check=False,
         )
     except FileNotFoundError:

@@ -46,18 +46,21 @@ class ArrayLimits:
     """Members of one array; below 2: arrays are switched off."""
 
 
-def submit_script(script: Path, *, chdir: Path, comment: str, options: Sequence[str] = ()) -> str:
+def submit_script(
+    script: Path, *, chdir: Path, comment: str, options: Sequence[str] = (), fds: Sequence[int] = ()
+) -> str:
     """Submit a script file; the job id.
 
     :param chdir: the folder the job runs in; the script's relative paths begin here.
     :param comment: unique; what the job is looked up by when sbatch gives no clear answer.
     :param options: further options of sbatch.
+    :param fds: file descriptors that sbatch keeps open, such as those of locks.
     :raises SubmissionRejected: with SLURM's words; no job exists.
     :raises StateUnknown: neither sbatch nor squeue answered: a job may exist.
     """
     words = ["sbatch", f"--chdir={chdir}", f"--comment={comment}", *options, str(script)]
     try:
-        answer = run_command(words, timeout_s=SUBMIT_TIMEOUT_S)
+        answer = run_command(words, timeout_s=SUBMIT_TIMEOUT_S, fds=fds)
     except NoAnswer as error:
         problem = str(error)
         if "not installed" in problem:

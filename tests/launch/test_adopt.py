@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dptrain.launch.adopt import SUBMITTING_S, left_behind
-from dptrain.launch.locks import run_lock, sweep_lock
+from dptrain.launch.locks import run_is_held, run_lock, sweep_holder, sweep_lock
 from dptrain.launch.slurm import _after
 from dptrain.records.intent import Intent, write_intent
 from dptrain.records.paths import RunPaths
@@ -46,6 +50,48 @@ def test_of_another_sweep_what_its_command_has_left(tmp_path: Path) -> None:
     paths, intent = unconfirmed(tmp_path, sweep="other")
     with sweep_lock(tmp_path, "other", lambda words: None):
         assert not left_behind(paths, intent, "mine")
+    assert left_behind(paths, intent, "mine")
+
+
+SBATCH = """#!/bin/sh
+touch {0}/asked
+while [ -d {0} ] && [ ! -e {0}/answered ]; do sleep 0.05; done
+"""
+CLIENT = """
+import sys
+from pathlib import Path
+from dptrain.launch.locks import run_lock, sweep_lock
+from dptrain.launch.slurm import _submit_part
+from dptrain.records.paths import RunPaths
+paths = RunPaths(Path(sys.argv[1]))
+with run_lock(paths), sweep_lock(paths.dir.parent, "other", print):
+    _submit_part([paths], "", paths, [])
+"""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_nothing_is_left_behind_while_the_sbatch_of_a_killed_command_waits(tmp_path: Path) -> None:
+    paths, intent = unconfirmed(tmp_path, sweep="other")
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(SBATCH.format(tmp_path))
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    try:
+        with subprocess.Popen([sys.executable, "-c", CLIENT, str(paths.dir)], env=env) as client:
+            until((tmp_path / "asked").exists)
+            client.kill()
+        assert run_is_held(paths) and sweep_holder(tmp_path, "other") is not None
+        assert not left_behind(paths, intent, "mine") and not left_behind(paths, intent, "other")
+    finally:
+        (tmp_path / "answered").touch()
+    until(lambda: not run_is_held(paths) and sweep_holder(tmp_path, "other") is None)
     assert left_behind(paths, intent, "mine")
 
 

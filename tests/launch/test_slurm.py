@@ -143,6 +143,26 @@ def test_a_warning_requeues_the_job_which_goes_on_from_its_save(slurm: SmallSlur
     assert slurm.wait_state(job, *ENDED) == "CANCELLED"
 
 
+@pytest.mark.acceptance  # half a minute of setup lines
+def test_setup_lines_take_of_the_time_limit_and_a_refused_requeue_is_said(slurm: SmallSlurm, tmp_path: Path) -> None:
+    setup = ("srun --overlap --ntasks=1 false || true", "sleep 25")
+    paths, job = start(
+        replace(small(tmp_path), setup=setup), tmp_path, ENDLESS, "resources.time_min=2", "run.signal_lead_s=35"
+    )
+    slurm.command("scontrol", "update", f"jobid={job}", "requeue=0")
+    wait_for("the job", paths.batch_log_of(job).exists)
+    wait_for("the step of the setup", lambda: "task 0: Exited with exit code 1" in batch_log(paths, job))
+    assert [status.state for status in run_status([paths])] == ["starting"]
+    wait_for_steps(paths)
+    assert [status.state for status in run_status([paths])] == ["running"]
+    slurm.command("scancel", "--signal=USR2", job)
+    assert slurm.wait_state(job, *ENDED) == "FAILED"
+    assert {events_of(paths, "requeue", rank)[0]["reason"] for rank in range(2)} == {"timed-out"}
+    (status,) = run_status([paths])
+    assert status.state == "timed-out" and "presently disabled" in (status.reason or ""), status
+    assert "restart: resubmit" in (status.reason or "")
+
+
 def test_a_misspelt_partition_is_refused_in_slurms_words(slurm: SmallSlurm, tmp_path: Path) -> None:
     with pytest.raises(SubmissionRejected, match="invalid partition specified: mian"):
         start(replace(small(tmp_path), partition="mian"), tmp_path)

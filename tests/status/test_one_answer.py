@@ -81,7 +81,9 @@ def test_of_a_run_that_is_done_nothing_changes_when_slurm_forgets(
     with tempfile.TemporaryDirectory() as root:
         run = WrittenRun(Path(root))
         run.finish()
-        found = {answer(run, info, text).state for info in [*(job(word, restarts=restarts) for word in words), "forgotten"]}
+        found = {
+            answer(run, info, text).state for info in [*(job(word, restarts=restarts) for word in words), "forgotten"]
+        }
         (status,) = run_status([run.paths], Said(job("FAILED", restarts=restarts)))
     assert len(found) == 1
     assert found == {status.state}
