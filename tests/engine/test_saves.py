@@ -45,7 +45,7 @@ def test_only_the_newest_are_kept(run: RunPaths) -> None:
     assert save_steps(run) == [10, 11]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     good=st.sets(st.integers(1, 9), max_size=4), broken=st.sets(st.integers(1, 9), max_size=4), keep=st.integers(1, 3)
 )

@@ -66,7 +66,7 @@ def test_what_ends_the_job_counts_in_the_setup_too(tmp_path: Path) -> None:
     assert answer(run, "forgotten", [JOB_BEGINS, JOBS[2]]).state == "cancelled"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     setup=st.lists(st.sampled_from(TASKS), max_size=2),
     log=st.lists(st.sampled_from([*TASKS, *JOBS]), max_size=3),
