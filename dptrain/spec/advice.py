@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin
 from dptrain.spec.constraints import Pattern
 from dptrain.spec.schema import Factory
 from dptrain.spec.sections import everything, hints_of, tag_of
-from dptrain.spec.tree import Entry, Node, Scalar, Table, shown
+from dptrain.spec.tree import Entry, Items, Node, Scalar, Table, shown
 
 _OTHER_WORDS = {
     "batch": "batch_size",
@@ -97,6 +97,13 @@ def as_mapping(classes: tuple[type, ...], node: Node) -> str:
             if get_origin(hint) is Literal and text in get_args(hint):
                 return f"{{{key}: {text}}}"
     return f"{{...}} with: {forms(classes)}"
+
+
+def as_coupled(node: Node, keys: Sequence[str]) -> str:
+    """The list that was meant by one value of coupled keys: what it holds, and the keys whose values are missing."""
+    given = [shown(item) for item in (node.items if isinstance(node, Items) else (node,))][: len(keys)]
+    values = given + ["..."] * (len(keys) - len(given))
+    return f"[{', '.join(values)}], the values of {', '.join(keys)}"
 
 
 def corrected(full: str, meant: str | None, section: str, entry: Entry) -> str:
