@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args, get_origin
 
 from dptrain.spec.constraints import Pattern
-from dptrain.spec.schema import Factory
+from dptrain.spec.schema import Factory, Train
 from dptrain.spec.sections import everything, hints_of, tag_of
 from dptrain.spec.tree import Entry, Items, Node, Scalar, Table, shown
 
@@ -126,3 +126,24 @@ def cleaned(text: str, mark: Pattern) -> str:
     """A text that the pattern takes, made of the one that was written; nothing where that is no use."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64]
     return clean if clean and mark.complaint(clean) is None and ":" not in mark.regex else ""
+
+
+def fewer_images(train: Train, replicas: int, have: int, key: str) -> str:
+    """The changes with which a training gets by on the images there are.
+
+    :param have: images of the data, at least 1.
+    :param key: `problem.data` or `train.held_out_data`.
+    """
+    synthetic = f"--set '{key}={{source: synthetic}}'"
+    if key == "train.held_out_data":
+        return f"--set train.held_out={have}, or {synthetic}"
+    if have < replicas:
+        return synthetic
+    batch_size, held_out = min(train.batch_size, have // replicas), train.held_out
+    left = have
+    if train.held_out_data is None:
+        held_out = max(0, min(held_out, have - replicas * batch_size))
+        left -= held_out
+    wanted = {"batch_size": batch_size, "images": min(train.images, left), "held_out": held_out}
+    changed = [f"--set train.{name}={value}" for name, value in wanted.items() if value != getattr(train, name)]
+    return f"{' '.join(changed)}, or {synthetic}"
