@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def read(paths: Sequence[RunPaths]) -> list[Run]:
     return load_runs(paths, run_status(paths))
 
 
-def check_options(compare: bool, seams: bool, untiled: str | None, files: Sequence[str]) -> None:
+def check_options(compare: bool, seams: bool, untiled: str | None, files: Mapping[str, str]) -> None:
     """:raises UsageError: for options that do not go together."""
     if compare and seams:
         raise UsageError("--compare and --seams are two reports\n    write: one of them")
@@ -58,7 +58,14 @@ def check_options(compare: bool, seams: bool, untiled: str | None, files: Sequen
         raise UsageError("--untiled goes with --seams\n    write: dptrain report --seams RUN --untiled OTHER")
     if (compare or seams) and files:
         one = "--compare" if compare else "--seams"
-        raise UsageError(f"{one} writes no file, so {files[0]} does not go with it\n    write: {one} with --json")
+        raise UsageError(
+            f"{one} writes no file, so {next(iter(files))} does not go with it\n    write: {one} with --json"
+        )
+    for option, file in files.items():
+        if file == "-" and option != "--csv":
+            raise UsageError(
+                f"{option} is written to a file; only --csv is printed\n    write: {option} FILE, or --csv -"
+            )
 
 
 def report(

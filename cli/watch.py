@@ -86,7 +86,9 @@ def report(
 
     chosen = reporting.chosen(runs)
     asked = {"--csv": csv, "--parquet": parquet, "--html": html}
-    reporting.check_options(compare, seams, untiled, [name for name, value in asked.items() if value is not None])
+    reporting.check_options(
+        compare, seams, untiled, {name: str(value) for name, value in asked.items() if value is not None}
+    )
     if compare:
         reporting.compare(chosen, as_json)
     elif seams:

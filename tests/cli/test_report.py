@@ -69,3 +69,9 @@ def test_seams_with_the_command_for_the_untiled_run(cli: Cli, runs: list[Reporte
 def test_options_that_do_not_go_together(cli: Cli, runs: list[ReportedRun], words: list[str], says: str) -> None:
     done = cli("report", *words)
     assert done.code == 2 and says in done.err
+
+
+@pytest.mark.parametrize("option", ["--html", "--parquet"])
+def test_only_csv_is_printed(cli: Cli, runs: list[ReportedRun], option: str) -> None:
+    done = cli("report", "study", option, "-")
+    assert done.code == 2 and "only --csv is printed" in done.err and not (cli.folder / "-").exists()
