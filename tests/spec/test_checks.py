@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ train: {held_out_data: {truth: "held/*.png"}}
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_fewer_images_are_no_more_than_there_are(have: int, train: Train, replicas: int) -> None:
     said = fewer_images(train, replicas, have, "problem.data")
-    changes = {key: int(value) for key, value in re.findall(r"--set train\.(\w+)=(\d+)", said)}
+    changes: dict[str, Any] = {key: int(value) for key, value in re.findall(r"--set train\.(\w+)=(\d+)", said)}
     fewer = replace(train, **changes)
     own = 0 if train.held_out_data else fewer.held_out
     assert "source: synthetic" in said
