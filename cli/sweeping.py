@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -320,13 +319,10 @@ def _run_queue(
 
 
 def _say_shared(able: Sequence[PlannedMember], at_once: int) -> None:
-    """Say it where members will share this machine's cores, so that their times cannot be compared."""
-    cores, ranks = len(os.sched_getaffinity(0)), max((m.plan.world_size for m in able), default=0)
+    """Say it where members will share this machine, so that their times cannot be compared."""
     if able and at_once > 1:
-        shared = f"{at_once} runs at once share this machine: their times say nothing of scaling; for times: --max-parallel 1"
-        note(f"note: {shared}")
-    elif ranks > cores:
-        note(f"note: {ranks} ranks share the {cores} cores of this machine: their times say nothing of scaling")
+        shared = f"{at_once} runs at once share this machine: their times say nothing of scaling"
+        note(f"note: {shared}; for times write --max-parallel 1")
 
 
 def _runs_here(status: RunStatus) -> bool:
