@@ -64,9 +64,13 @@ def strangers(text: str, runs: Sequence[RunPaths]) -> str | None:
     if not ids:
         return None
     more = f" and {len(ids) - MOST_NAMES} more" if len(ids) > MOST_NAMES else ""
+    stand = (
+        "was started by another command and stands for its member"
+        if len(ids) == 1
+        else ("were started by other commands and stand for their members")
+    )
     return (
-        f"sweep {text}: {len(ids)} of its {len(runs)} runs {'was' if len(ids) == 1 else 'were'} started by other commands, and "
-        f"stand{'s' * (len(ids) == 1)} for members since nothing that determines the result differs: "
+        f"sweep {text}: {len(ids)} of its {len(runs)} runs {stand}, as nothing differs that determines the result: "
         f"{', '.join(ids[:MOST_NAMES])}{more}"
     )
 

@@ -61,13 +61,13 @@ def test_seams_with_the_command_for_the_untiled_run(cli: Cli, runs: list[Reporte
 def test_a_run_that_a_sweep_did_not_start_is_said(cli: Cli, runs: list[ReportedRun]) -> None:
     runs[0].change(sweep="study")
     done = cli("report", "study", "--csv", "r.csv", "--html", "r.html")
-    assert "1 of its 2 runs was started by other commands" in done.out and done.out.endswith(": demo-2\n"), done.err
-    assert "1 of its 2 runs was started by other commands" in (cli.folder / "r.html").read_text()
+    assert "1 of its 2 runs was started by another command" in done.out and done.out.endswith(": demo-2\n"), done.err
+    assert "1 of its 2 runs was started by another command" in (cli.folder / "r.html").read_text()
     seen = cli("status", "study", "--json")
     assert [run["run"] for run in json.loads(seen.out)] == ["demo-1", "demo-2"]
     assert "demo-2" in seen.err and "sweep study: 2 runs" in seen.err
     runs[1].change(sweep="study")
-    assert "other commands" not in cli("report", "study").out
+    assert "another command" not in cli("report", "study").out
 
 
 def test_watching_a_sweep_ends_with_the_members_that_were_never_started(cli: Cli, runs: list[ReportedRun]) -> None:
