@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.records.paths import RunPaths, runs_root
@@ -40,17 +40,25 @@ def print_statuses(statuses: Sequence[RunStatus], ranks: bool) -> None:
             say(text)
 
 
-def print_sweeps(named: Mapping[str, Sequence[RunPaths]], statuses: Sequence[RunStatus]) -> None:
-    """Of each sweep that was named, one line about all of it, and the members that have no run."""
+def print_sweeps(
+    named: Mapping[str, Sequence[RunPaths]], statuses: Sequence[RunStatus], tell: Callable[[str], None] = say
+) -> None:
+    """Of each sweep that was named, one line about all of it, the members that have no run, and runs that are not its own.
+
+    :param tell: prints a line.
+    """
     from dptrain.records.sweeps import is_sweep, not_started
     from dptrain.status.live import summary
+    from dptrain.status.sweeps import strangers
 
     for name in filter(is_sweep, named):
         missing, own = not_started(name), {paths.run_id for paths in named[name]}
-        say(f"sweep {name}: {summary([s for s in statuses if s.run in own], len(missing))}")
+        tell(f"sweep {name}: {summary([s for s in statuses if s.run in own], len(missing))}")
         if missing:
             more = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
-            say(f"not started: {', '.join(missing[:MOST_NAMES])}{more}; the same dptrain sweep command starts them")
+            tell(f"not started: {', '.join(missing[:MOST_NAMES])}{more}; the same dptrain sweep command starts them")
+        if (text := strangers(name, named[name])) is not None:
+            tell(text)
 
 
 def print_why(runs: Sequence[RunPaths], statuses: Sequence[RunStatus], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ from dptrain.cli.output import note, print_json, print_table, say
 from dptrain.errors import NoSuchRun, UsageError
 from dptrain.records.index import find_runs, resolve_run
 from dptrain.records.paths import RunPaths
+from dptrain.records.sweeps import is_sweep
 from dptrain.status.show import number
-from dptrain.status.sweeps import resolve_runs
+from dptrain.status.sweeps import resolve_runs, strangers
 
 if TYPE_CHECKING:
     from dptrain.report.compare import Comparison, Speed
@@ -25,21 +26,25 @@ MOST_WIDE = 48
 """Characters of a value in a table of differences."""
 
 
-def chosen(texts: Sequence[str]) -> list[RunPaths]:
-    """Every run that is named, once; also all of a folder of runs.
+def chosen(texts: Sequence[str]) -> tuple[list[RunPaths], list[str]]:
+    """Every run that is named, once; also all of a folder of runs. And what is to be known of the sweeps among them.
 
     :raises NoSuchRun: where a text is neither a run, nor a sweep, nor such a folder.
     """
     found: list[RunPaths] = []
+    remarks: list[str] = []
     for text in texts:
         try:
-            found += resolve_runs(text)
+            runs = resolve_runs(text)
+            if is_sweep(text) and (remark := strangers(text, runs)) is not None:
+                remarks.append(remark)
+            found += runs
         except NoSuchRun:
             inside = find_runs(Path(text).expanduser().absolute()) if text else []
             if not inside:
                 raise
             found += inside
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found)), remarks
 
 
 def read(paths: Sequence[RunPaths]) -> list[Run]:
@@ -50,7 +55,7 @@ def read(paths: Sequence[RunPaths]) -> list[Run]:
     return load_runs(paths, run_status(paths))
 
 
-def check_options(compare: bool, seams: bool, untiled: str | None, files: Sequence[str]) -> None:
+def check_options(compare: bool, seams: bool, untiled: str | None, files: Mapping[str, str]) -> None:
     """:raises UsageError: for options that do not go together."""
     if compare and seams:
         raise UsageError("--compare and --seams are two reports\n    write: one of them")
@@ -58,16 +63,33 @@ def check_options(compare: bool, seams: bool, untiled: str | None, files: Sequen
         raise UsageError("--untiled goes with --seams\n    write: dptrain report --seams RUN --untiled OTHER")
     if (compare or seams) and files:
         one = "--compare" if compare else "--seams"
-        raise UsageError(f"{one} writes no file, so {files[0]} does not go with it\n    write: {one} with --json")
+        raise UsageError(
+            f"{one} writes no file, so {next(iter(files))} does not go with it\n    write: {one} with --json"
+        )
+    for option, file in files.items():
+        if file == "-" and option != "--csv":
+            raise UsageError(
+                f"{option} is written to a file; only --csv is printed\n    write: {option} FILE, or --csv -"
+            )
 
 
 def report(
-    paths: Sequence[RunPaths], *, csv: Path | None, parquet: Path | None, html: Path | None, as_json: bool
+    paths: Sequence[RunPaths],
+    remarks: Sequence[str],
+    *,
+    csv: Path | None,
+    parquet: Path | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
-    """The rows of the runs where they are asked for: printed, or in files."""
+    """The rows of the runs where they are asked for: printed, or in files.
+
+    :param remarks: what is to be known of them.
+    """
     from dptrain.report.measured import remember
     from dptrain.report.rows import row_of
     from dptrain.report.tables import to_csv, write_csv, write_parquet
+    from dptrain.report.together import warning
 
     if len(paths) >= MANY:
         note(f"reading {len(paths)} runs")
@@ -75,6 +97,7 @@ def report(
     for text in remember([run.paths for run in runs], [run.status for run in runs]):
         note(text)
     rows = [row_of(run) for run in runs]
+    shared = warning(runs)
     to_stdout = csv is not None and str(csv) == "-"
     # What is printed to stdout stays alone there.
     tell = note if to_stdout or as_json else say
@@ -85,20 +108,22 @@ def report(
         write_parquet(parquet, rows)
         tell(f"{len(rows)} rows: {parquet}")
     if html is not None:
-        tell(_write_page(runs, html))
+        tell(_write_page(runs, html, remarks))
     if to_stdout:
         say(to_csv(rows).rstrip("\n"))
     elif as_json:
         print_json(rows)
     elif csv is None and parquet is None and html is None:
         print_rows(rows)
+    for remark in (*remarks, *([shared] if shared is not None else [])):
+        tell(remark)
 
 
-def _write_page(runs: Sequence[Run], path: Path) -> str:
+def _write_page(runs: Sequence[Run], path: Path, remarks: Sequence[str]) -> str:
     from dptrain.report.page import html
     from dptrain.report.tables import write_whole
 
-    content = html(runs).encode("utf-8")
+    content = html(runs, remarks).encode("utf-8")
     write_whole(path, content, "the page")
     return f"{len(runs)} runs, {len(content) / 1e6:.2f} MB: {path}"
 

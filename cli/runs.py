@@ -99,7 +99,12 @@ def sweep(
             raise UsageError("a spec and --from-benchopt: which of the two?\n    write: one of them")
         spec = from_benchopt
         options = replace(options, converted=benchopt.read(from_benchopt, parallel_config, cluster, dry_run))
-    elif spec is None or parallel_config is not None:
+    elif parallel_config is not None:
+        raise UsageError(
+            "--parallel-config goes with --from-benchopt; a spec has its cluster profile\n"
+            "    write: dptrain sweep --from-benchopt FILE --parallel-config FILE, or dptrain sweep SPEC --cluster NAME"
+        )
+    elif spec is None:
         raise UsageError("which sweep?\n    write: dptrain sweep SPEC, or dptrain sweep --from-benchopt FILE")
     sweeping.sweep(spec, options, max_parallel=max_parallel, retry=retry)
 

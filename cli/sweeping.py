@@ -145,7 +145,7 @@ def _refresh(grid: Grid) -> Grid:
     from dptrain.status.state import run_status
     from dptrain.status.sweeps import runs_of
 
-    runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile))
+    runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile), sweep=grid.name)
     statuses = run_status(list(runs.values()))
     return replace(grid, known=dict(zip(runs, zip(runs.values(), statuses, strict=True), strict=True)))
 
@@ -289,11 +289,12 @@ def _run_queue(
     from dptrain.status.sweeps import runs_of
 
     under_way = [paths for paths, status in grid.known.values() if _runs_here(status)]
+    _say_shared(able, min(max_parallel or 1, len(able) + len(under_way)))
     known = {fingerprint: paths for fingerprint, (paths, _) in grid.known.items()}
     root = sweep_root(grid.profile)
 
     def run_of(mark: str) -> RunPaths | None:
-        return runs_of([mark], root).get(mark)
+        return runs_of([mark], root, sweep=grid.name).get(mark)
 
     queue = LocalQueue(able, starter, max_parallel, run_of, under_way, known)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -315,6 +316,13 @@ def _run_queue(
                 f"not started: {len(queue.waiting)}; the same command starts them, with --retry the cancelled ones too"
             )
             raise Interrupted("interrupted; " + "; ".join(words)) from None
+
+
+def _say_shared(able: Sequence[PlannedMember], at_once: int) -> None:
+    """Say it where members will share this machine, so that their times cannot be compared."""
+    if able and at_once > 1:
+        shared = f"{at_once} runs at once share this machine: their times say nothing of scaling"
+        note(f"note: {shared}; for times write --max-parallel 1")
 
 
 def _runs_here(status: RunStatus) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dptrain.cli.options import AsJson, MaybeRuns, Run, Runs
-from dptrain.cli.output import print_json
+from dptrain.cli.output import note, print_json, say
 from dptrain.errors import UsageError
 
 
@@ -22,6 +22,7 @@ def status(
     """One truthful line per run."""
     from dptrain.cli import live, looking
     from dptrain.records.index import find_runs
+    from dptrain.records.sweeps import is_sweep
     from dptrain.status.sweeps import each_once, resolve_all
 
     if why and (not runs or watch or ranks):
@@ -35,7 +36,10 @@ def status(
         print_json([status.to_json(ranks) for status in statuses])
     elif not watch:
         looking.print_statuses(statuses, ranks)
-        looking.print_sweeps(named, statuses)
+    if not why:
+        # Members may have got runs while they were watched.
+        sweeps = resolve_all(filter(is_sweep, runs or ())) if watch else named
+        looking.print_sweeps(sweeps, statuses, note if as_json else say)
     if runs:
         raise typer.Exit(looking.exit_code(statuses))
 
@@ -84,12 +88,14 @@ def report(
     """How runs went: a table, files of every number, a page of figures. A folder of runs stands for all of them."""
     from dptrain.cli import reporting
 
-    chosen = reporting.chosen(runs)
+    chosen, remarks = reporting.chosen(runs)
     asked = {"--csv": csv, "--parquet": parquet, "--html": html}
-    reporting.check_options(compare, seams, untiled, [name for name, value in asked.items() if value is not None])
+    reporting.check_options(
+        compare, seams, untiled, {name: str(value) for name, value in asked.items() if value is not None}
+    )
     if compare:
         reporting.compare(chosen, as_json)
     elif seams:
         reporting.seams(chosen, untiled, as_json)
     else:
-        reporting.report(chosen, csv=csv, parquet=parquet, html=html, as_json=as_json)
+        reporting.report(chosen, remarks, csv=csv, parquet=parquet, html=html, as_json=as_json)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dptrain.plan.inputs import learned_iterations, weights_run, wrong_files
 from dptrain.plan.norm import NoNorm, operator_norm_sq
+from dptrain.spec.advice import fewer_images
 from dptrain.spec.files import expand_files, missing_files
 from dptrain.spec.pretrained import pretrained_file
 from dptrain.spec.schema import (
@@ -74,7 +75,7 @@ def _images(spec: Spec, task: Task) -> Iterator[str]:
         if 0 < have < count:
             yield (
                 f"{where}: {have} image{'s' * (have != 1)}, training asks for {count} (train.images, and train.held_out after "
-                "them); write: fewer, or problem.data={source: synthetic}"
+                f"them); write: {fewer_images(train, spec.resources.replicas, have, where)}"
             )
 
 

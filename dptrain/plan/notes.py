@@ -80,7 +80,8 @@ def machine_notes(spec: Spec, profile: ClusterProfile) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     if profile.launcher == "local" and spec.resources.gpus > cores:
         notes.append(
-            f"{spec.resources.gpus} local ranks share {cores} cores, and take about 1 GiB of memory each for libraries"
+            f"{spec.resources.gpus} local ranks share {cores} cores, so that their times say nothing of scaling, and take about "
+            "1 GiB of memory each for libraries"
         )
     physics = spec.problem.physics
     if (

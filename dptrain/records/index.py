@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from dptrain.records.intent import read_intent
 from dptrain.records.paths import RunPaths, runs_root
 
 LAST = "last"
+_STAMP = re.compile(r"-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}$")
+"""What a run id has after the name."""
 
 
 def find_runs(root: Path | None = None) -> list[RunPaths]:
@@ -54,7 +57,8 @@ def called(directory: Path) -> str:
 def resolve_run(text: str, root: Path | None = None) -> RunPaths:
     """The run of an id, a run directory, a unique prefix of an id, or `last`, all also as FOLDER/NAME.
 
-    An id wins over a directory of the same name, and an exact id over ids that it is a prefix of.
+    An id wins over a directory of the same name, and an exact id over ids that it is a prefix of. The whole name of a member of a
+    sweep means the newest run that a sweep has started for it.
 
     :raises NoSuchRun: with what comes near.
     """
@@ -92,12 +96,22 @@ def _by_prefix(text: str, runs: list[RunPaths], folder: Path) -> RunPaths:
     starting = [run for run in runs if run.run_id.startswith(text)]
     if len(starting) == 1:
         return starting[0]
+    if members := [run for run in starting if _STAMP.sub("", run.run_id) == text and _is_member(run)]:
+        return members[-1]
     if starting:
         shown = _listed([run.run_id for run in starting])
         raise NoSuchRun(f"{text!r} is the beginning of {len(starting)} runs: {shown}\n    write: more of the id")
     near = difflib.get_close_matches(text, ids, n=3, cutoff=0.5) or [i for i in ids if text in i]
     hint = f"write: {_listed(near)}" if near else f"there are {len(ids)} runs; `dptrain status` lists them"
     raise NoSuchRun(f"there is no run {text!r} in {folder}\n    {hint}")
+
+
+def _is_member(run: RunPaths) -> bool:
+    """Whether a sweep has started the run: its name then is that of the member, and a newer one of this name is the member's too."""
+    try:
+        return read_intent(run).sweep is not None
+    except (OSError, ValueError):  # a damaged run is status' to name
+        return False
 
 
 def _listed(ids: list[str], most: int = 5) -> str:

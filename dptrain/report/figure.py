@@ -45,6 +45,8 @@ class Figure:
     """How the numbers were computed."""
     pictures: tuple[Picture, ...]
     table: Table
+    warning: str | None = None
+    """Why some of the numbers do not compare."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,8 +48,11 @@ def figures(runs: Sequence[Run]) -> tuple[list[Figure], list[Missing]]:
     return [f for f in made if isinstance(f, Figure)], [f for f in made if isinstance(f, Missing)]
 
 
-def html(runs: Sequence[Run]) -> str:
-    """The page of these runs."""
+def html(runs: Sequence[Run], remarks: Sequence[str] = ()) -> str:
+    """The page of these runs.
+
+    :param remarks: what is to be known of them.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -70,6 +73,7 @@ def html(runs: Sequence[Run]) -> str:
         version=__version__,
         facts=_facts(runs),
         unlike=_unlike(runs),
+        remarks=remarks,
         listing=listing(runs),
         unfinished=[(run.name, run.status.state, reason_of(run) or "") for run in runs if not run.completed],
         figures=made,

@@ -169,6 +169,18 @@ class Run:
                 fresh = False
         return tuple((kept or warming).values())
 
+    @cached_property
+    def spans_s(self) -> tuple[tuple[float, float], ...]:
+        """From when to when rank 0 was there, once per attempt: seconds since the epoch."""
+        spans: list[list[float]] = []
+        for event in self._events:
+            t = real_number(event.get("t"))
+            if event["kind"] == "start":
+                spans.append([])
+            if spans and t is not None:
+                spans[-1].append(t)
+        return tuple((min(times), max(times)) for times in spans if times)
+
     @property
     def step_s(self) -> float | None:
         """Median seconds of a step; None also for a time that no step takes."""

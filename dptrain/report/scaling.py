@@ -11,6 +11,7 @@ from dptrain.report.figure import Cell, Figure, Key, Missing, Picture, Table
 from dptrain.report.groups import RANKS, Series, labelled, ladders, pixels_per_rank, series, untiled_by, work_of
 from dptrain.report.runs import Run
 from dptrain.report.svg import SLOTS, Axis, Line, Point, line_chart
+from dptrain.report.together import warning
 
 Item = TypeVar("Item")
 
@@ -78,6 +79,7 @@ def strong_figure(runs: Sequence[Run]) -> Figure | Missing:
         how="Seconds of a step are the median over the steps of a run, without the first of each attempt; bars are the quartiles. "
         "Speedup is the step time on the fewest ranks of the series over that on N; efficiency is speedup times base ranks over N. "
         "A series is of runs alike in all but the number of ranks.",
+        warning=warning(runs, [run for one in found for run in one.runs]),
         pictures=tuple(p for part in _parts(found) for p in (_time_picture(part), _efficiency_picture(part))),
         table=Table(header=header, rows=tuple(rows)),
     )
@@ -104,6 +106,7 @@ def work_figure(runs: Sequence[Run]) -> Figure | Missing:
         how="Against the untiled run on one rank that recomputes as much (tiling.checkpoint). Efficiency is speedup over ranks; "
         "work-normalised efficiency is that times the work "
         "multiplier (padded tile area over image area), so what is lost there is not lost to halos. Dashed: efficiency.",
+        warning=warning(runs, [run for one in found for run in (one.base, *one.runs)]),
         pictures=tuple(_work_picture(part) for part in _parts(found)),
         table=Table(
             header=(
@@ -145,6 +148,7 @@ def weak_figure(runs: Sequence[Run]) -> Figure | Missing:
         title=title,
         how="A ladder is of completed runs alike in all but image and number of ranks, in which a rank has as many pixels (to 2 %). "
         "Weak efficiency is the step time on the fewest ranks over that on N: 1 where N times the pixels on N ranks take no longer.",
+        warning=warning(runs, [run for ladder in found for run in ladder.runs]),
         pictures=tuple(
             Picture(
                 svg=line_chart(

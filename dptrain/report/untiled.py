@@ -18,13 +18,16 @@ def advice(run: Run) -> str:
     from dptrain.spec.profiles import load_profile
 
     try:
-        cluster = read_intent(run.paths).cluster
-        plan = make_plan(load_spec(run.paths.spec, CHANGES), "infer", load_profile(cluster))
+        intent = read_intent(run.paths)
+        loaded, cluster = load_spec(run.paths.spec, CHANGES), intent.cluster
+        plan = make_plan(loaded, "infer", load_profile(cluster))
     except (DptrainError, OSError, ValueError) as error:
         return f"an untiled run cannot be planned: {error}"
     if plan.fits is False:
         return "an untiled run does not fit: " + "; ".join(plan.reasons)
     verdict = "fits" if plan.fits else "plan refuses nothing, but does not know the card's memory"
     changes = " ".join(f"--set {change}" for change in CHANGES)
-    command = f"dptrain infer {shlex.quote(str(run.paths.spec))} {changes} --cluster {cluster}"
+    # A member's name says the values that are changed here.
+    name = f"{(intent.sweep or loaded.spec.name)[:56]}-untiled"
+    command = f"dptrain infer {shlex.quote(str(run.paths.spec))} --name {name} {changes} --cluster {cluster}"
     return f"there is no untiled run of this problem ({verdict}); write: {command}"

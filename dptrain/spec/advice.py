@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Literal, get_args, get_origin
 
 from dptrain.spec.constraints import Pattern
-from dptrain.spec.schema import Factory
+from dptrain.spec.schema import Factory, Train
 from dptrain.spec.sections import everything, hints_of, tag_of
-from dptrain.spec.tree import Entry, Node, Scalar, Table, shown
+from dptrain.spec.tree import Entry, Items, Node, Scalar, Table, shown
 
 _OTHER_WORDS = {
     "batch": "batch_size",
@@ -99,6 +99,13 @@ def as_mapping(classes: tuple[type, ...], node: Node) -> str:
     return f"{{...}} with: {forms(classes)}"
 
 
+def as_coupled(node: Node, keys: Sequence[str]) -> str:
+    """The list that was meant by one value of coupled keys: what it holds, and the keys whose values are missing."""
+    given = [shown(item) for item in (node.items if isinstance(node, Items) else (node,))][: len(keys)]
+    values = given + ["..."] * (len(keys) - len(given))
+    return f"[{', '.join(values)}], the values of {', '.join(keys)}"
+
+
 def corrected(full: str, meant: str | None, section: str, entry: Entry) -> str:
     """The line or `--set` that was meant by an unknown key, its value kept."""
     if meant is None:
@@ -119,3 +126,24 @@ def cleaned(text: str, mark: Pattern) -> str:
     """A text that the pattern takes, made of the one that was written; nothing where that is no use."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64]
     return clean if clean and mark.complaint(clean) is None and ":" not in mark.regex else ""
+
+
+def fewer_images(train: Train, replicas: int, have: int, key: str) -> str:
+    """The changes with which a training gets by on the images there are.
+
+    :param have: images of the data, at least 1.
+    :param key: `problem.data` or `train.held_out_data`.
+    """
+    synthetic = f"--set '{key}={{source: synthetic}}'"
+    if key == "train.held_out_data":
+        return f"--set train.held_out={have}, or {synthetic}"
+    if have < replicas:
+        return synthetic
+    batch_size, held_out = min(train.batch_size, have // replicas), train.held_out
+    left = have
+    if train.held_out_data is None:
+        held_out = max(0, min(held_out, have - replicas * batch_size))
+        left -= held_out
+    wanted = {"batch_size": batch_size, "images": min(train.images, left), "held_out": held_out}
+    changed = [f"--set train.{name}={value}" for name, value in wanted.items() if value != getattr(train, name)]
+    return f"{' '.join(changed)}, or {synthetic}"

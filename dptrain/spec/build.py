@@ -228,7 +228,9 @@ class Builder:
         if isinstance(node, Scalar) and length.bare:
             return (self.value(node, args[0], path),)
         if not isinstance(node, Items):
-            self._refuse(node, path, f"{name} is {shown(node)}; it takes {length.says}", "")
+            same = isinstance(node, Scalar) and node.text.isdigit() and length in marks
+            write = f"[{', '.join([shown(node)] * length.at_least)}]" if same else ""
+            self._refuse(node, path, f"{name} is {shown(node)}; it takes {length.says}", write, as_value=True)
         count = len(node.items)
         if count < length.at_least or (length.at_most is not None and count > length.at_most):
             self._refuse(node, path, f"{name} has {count} items; it takes {length.says}", "")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dptrain.spec.advice import nearest
+from dptrain.spec.advice import as_coupled, nearest
 from dptrain.spec.build import Bad, Builder
 from dptrain.spec.checks import default_signal_lead_s, default_trainable
 from dptrain.spec.dump import block, plain
@@ -25,7 +25,7 @@ from dptrain.spec.resolve import build_spec
 from dptrain.spec.scalars import is_null, quote
 from dptrain.spec.schema import Factory, Spec, Task
 from dptrain.spec.sections import classes_of, everything, hints_of
-from dptrain.spec.tree import Found, Items, Node, Refused, Source, Table, raise_found, read_tree, shown
+from dptrain.spec.tree import Found, Items, Node, Refused, Source, Table, Where, raise_found, read_tree, shown
 
 MOST_MEMBERS = 10_000
 NOT_SWEPT = {
@@ -130,7 +130,10 @@ def read_sweep(root: Table, base: Builder) -> tuple[dict[str, tuple[Any, ...]], 
     for axis in axes:
         values: list[tuple[Any, ...]] = []
         for point in axis.points:
-            value = tuple(typed[key, id(node)] for key, node in zip(axis.keys, point, strict=True))
+            marks = [(key, id(node)) for key, node in zip(axis.keys, point, strict=True)]
+            if any(mark not in typed for mark in marks):
+                continue  # noted already
+            value = tuple(typed[mark] for mark in marks)
             if value in values:
                 said = ", ".join(shown(node) for node in point)
                 builder.note(("sweep", axis.name), point[0].where, f"sweep.{axis.name} has {said} twice", "each once")
@@ -140,7 +143,8 @@ def read_sweep(root: Table, base: Builder) -> tuple[dict[str, tuple[Any, ...]], 
 
 
 def _read_members(root: Table, axes: list[Axis], base: Builder, builder: Builder) -> dict[tuple[str, int], Any]:
-    """Build every member; note what is wrong with one but not with the spec itself. Gives each node's value by its key."""
+    """Build every member; note what is wrong with one but not with the spec itself. Gives the value of each node that could be read,
+    by its key."""
     known = {(str(f.where), f.found) for f in base.found}
     typed: dict[tuple[str, int], Any] = {}
     for chosen in _combinations(axes):
@@ -149,10 +153,26 @@ def _read_members(root: Table, axes: list[Axis], base: Builder, builder: Builder
             if (str(found.where), found.found) not in known:
                 known.add((str(found.where), found.found))
                 named = ", ".join(f"{key}={shown(node)}" for key, node in chosen.items())
-                builder.found.append(replace(found, found=f"{found.found} (in the run {named} of the sweep)"))
+                builder.found.append(
+                    replace(
+                        found,
+                        found=f"{found.found} (in the run {named} of the sweep)",
+                        write=_as_item(found, chosen),
+                    )
+                )
         for key, node in chosen.items():
-            typed.setdefault((key, id(node)), value_at(spec, key))
+            path = key_path(key)
+            if not any(path[: i + 1] in member_builder.bad for i in range(len(path))):
+                typed.setdefault((key, id(node)), value_at(spec, key))
     return typed
+
+
+def _as_item(found: Found, chosen: Mapping[str, Node]) -> str:
+    """What to write instead; in the place of one value of a list it is the value alone, without its key."""
+    for key, node in chosen.items():
+        if found.where == node.where:
+            return found.write.removeprefix(f"{key_path(key)[-1]}: ")
+    return found.write
 
 
 def _axes(root: Table, builder: Builder) -> list[Axis]:
@@ -169,16 +189,16 @@ def _axes(root: Table, builder: Builder) -> list[Axis]:
         )
         return []
     axes: list[Axis] = []
-    taken: dict[str, int] = {}
+    taken: dict[str, Where] = {}
     for text, line in entry.value.entries.items():
         keys = tuple(part.strip() for part in text.split(","))
         for key in keys:
             problem = _key_problem(root, key)
             if problem is None and key in taken:
-                problem = (f"sweep has {key} twice; the first is at line {taken[key]}", "it once")
+                problem = (f"sweep has {key} twice; the first is at {taken[key]}", "it once")
             if problem is not None:
                 builder.note(("sweep", text), line.where, *problem)
-            taken[key] = line.where.line
+            taken[key] = line.where
         try:
             axes.append(Axis(keys=keys, points=_points(text, keys, line.value, builder)))
         except Bad:
@@ -205,7 +225,7 @@ def _points(text: str, keys: tuple[str, ...], node: Node, builder: Builder) -> t
             path,
             item.where,
             f"sweep.{text} has {shown(item)}; its {len(keys)} keys take {len(keys)} values",
-            f"[{', '.join(keys)}]",
+            as_coupled(item, keys),
         )
     if wrong:
         raise Bad

@@ -41,6 +41,8 @@ class RankRecord:
     rank: int
     started: bool = False
     started_s: float | None = None
+    ready_s: float | None = None
+    """When its set-up was over."""
     host: str | None = None
     pid: int | None = None
     job_id: str | None = None
@@ -234,6 +236,7 @@ def rank_record(rank: int, events: Sequence[Event]) -> RankRecord:
         rank=rank,
         started=bool(start),
         started_s=seconds_of(start, "t"),
+        ready_s=next((seconds_of(e, "t") for e in events if text_of(e, "phase") == "run"), None),
         host=text_of(start, "host"),
         pid=int_of(start, "pid"),
         job_id=text_of(start, "job_id"),

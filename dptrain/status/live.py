@@ -61,8 +61,8 @@ def summary(statuses: Sequence[RunStatus], not_started: int = 0) -> str:
 def time_left_s(statuses: Sequence[RunStatus], not_started: int = 0) -> float | None:
     """Seconds until all have ended; None where nothing says.
 
-    What runs now ends at the latest ETA. What waits is taken to be as long as the median of the runs that have made steps, and as
-    many of it to run at once as do now.
+    What runs now ends at the latest ETA. What waits is taken to be as long as the median of the runs that have made steps, with
+    their median set-up, and as many of it to run at once as do now.
     """
     running = [status for status in statuses if kind_of(status) == "running"]
     waiting = sum(kind_of(status) == "queued" for status in statuses) + not_started
@@ -72,7 +72,10 @@ def time_left_s(statuses: Sequence[RunStatus], not_started: int = 0) -> float | 
     if not waiting:
         return max(etas)
     whole = [status.steps * status.step_time_s for status in statuses if status.step_time_s and status.steps]
-    return max(etas) + math.ceil(waiting / len(running)) * median(whole) if whole else None
+    if not whole:
+        return None
+    setups = [status.setup_s for status in statuses if status.setup_s is not None]
+    return max(etas) + math.ceil(waiting / len(running)) * (median(whole) + (median(setups) if setups else 0.0))
 
 
 def still_going(statuses: Sequence[RunStatus], most: int = 6) -> str:

@@ -127,6 +127,8 @@ class RunStatus:
     ranks: tuple[RankStatus, ...]
     faults: str | None = None
     """What the run was made to suffer on purpose."""
+    setup_s: float | None = None
+    """Seconds from the launch to the first step; not in the JSON entry."""
     path: tuple[float, ...] = ()
     """PSNR, or else loss, over the newest steps; not in the JSON entry."""
 

@@ -20,7 +20,7 @@ from dptrain.records.saves import long_save
 from dptrain.scheduler.accounting import keep, kept, query_accounting
 from dptrain.scheduler.query import JobInfo, QueueAnswer, query_jobs
 from dptrain.status.causes import first_cause, only_follower
-from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, text_of
+from dptrain.status.collect import AttemptRecord, RankRecord, RunRecords, read_run, seconds_of, text_of
 from dptrain.status.decide import Decision, all_done, decide
 from dptrain.status.ending import Missing
 from dptrain.status.model import RankStatus, RunStatus, first_word
@@ -210,6 +210,7 @@ def _status(paths: RunPaths, records: RunRecords, info: JobInfo | Missing, asked
         source=decision.source,
         age_s=round(_age(records, decision, asked_s, now), 1),
         step_time_s=step_time_s,
+        setup_s=_setup_time(shown),
         eta_s=round((steps - step) * step_time_s, 1) if running and step_time_s is not None and steps >= step else None,
         peak_memory_bytes=_peak(records),
         psnr_db=next((r.psnr_db for r in (shown.ranks if shown else ()) if r.psnr_db is not None), None),
@@ -286,6 +287,15 @@ def _age(records: RunRecords, decision: Decision, asked_s: float, now: float) ->
         return asked_s
     newest_s = records.latest.newest_s if records.latest else None
     return max(0.0, now - (newest_s if newest_s is not None else records.intent.created_s))
+
+
+def _setup_time(attempt: AttemptRecord | None) -> float | None:
+    """Seconds from the launch to the end of the slowest rank's set-up."""
+    if attempt is None:
+        return None
+    began_s = seconds_of(attempt.launched or {}, "t") or attempt.started_s
+    ready_s = max((rank.ready_s for rank in attempt.ranks if rank.ready_s is not None), default=None)
+    return None if began_s is None or ready_s is None else max(0.0, ready_s - began_s)
 
 
 def _how_it_ended(attempt: AttemptRecord, records: RunRecords) -> str:

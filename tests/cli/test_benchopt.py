@@ -55,14 +55,15 @@ def test_a_dry_run_says_which_profile_it_would_write(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ("sweep",),
-        ("sweep", "a.yaml", "--from-benchopt", "b.yml"),
-        ("sweep", "a.yaml", "--parallel-config", "b.yml"),
-        ("init", "a", "--parallel-config", "b.yml"),
+        (("sweep",), "which sweep?"),
+        (("sweep", "a.yaml", "--from-benchopt", "b.yml"), "which of the two?"),
+        (("sweep", "a.yaml", "--parallel-config", "b.yml"), "--parallel-config goes with --from-benchopt"),
+        (("sweep", "--parallel-config", "b.yml"), "--parallel-config goes with --from-benchopt"),
+        (("init", "a", "--parallel-config", "b.yml"), "--parallel-config goes with --from-benchopt"),
     ],
 )
-def test_words_that_do_not_go_together(cli: Cli, words: tuple[str, ...]) -> None:
+def test_words_that_do_not_go_together(cli: Cli, words: tuple[str, ...], said: str) -> None:
     done = cli(*words)
-    assert done.code == 2 and "Traceback" not in done.err
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err

@@ -55,7 +55,29 @@ def test_comparing(cli: Cli, runs: list[ReportedRun]) -> None:
 def test_seams_with_the_command_for_the_untiled_run(cli: Cli, runs: list[ReportedRun]) -> None:
     found = json.loads(cli("report", "--seams", "demo-2", "--json").out)
     assert [axis["axis"] for axis in found["images"][0]["axes"]] == [0, 1] and found["tiles"]["counts"] == [4, 4]
-    assert "--set tiling.patch=none" in found["advice"]
+    assert "--name demo-untiled --set tiling.patch=none" in found["advice"]
+
+
+def test_a_run_that_a_sweep_did_not_start_is_said(cli: Cli, runs: list[ReportedRun]) -> None:
+    runs[0].change(sweep="study")
+    done = cli("report", "study", "--csv", "r.csv", "--html", "r.html")
+    assert "1 of its 2 runs was started by another command" in done.out and done.out.endswith(": demo-2\n"), done.err
+    assert "1 of its 2 runs was started by another command" in (cli.folder / "r.html").read_text()
+    seen = cli("status", "study", "--json")
+    assert [run["run"] for run in json.loads(seen.out)] == ["demo-1", "demo-2"]
+    assert "demo-2" in seen.err and "sweep study: 2 runs" in seen.err
+    runs[1].change(sweep="study")
+    assert "another command" not in cli("report", "study").out
+
+
+def test_watching_a_sweep_ends_with_the_members_that_were_never_started(cli: Cli, runs: list[ReportedRun]) -> None:
+    started = tuple(SweepMember(name=run.paths.run_id, fingerprint=str(run.intent.fingerprint)) for run in runs)
+    record = SweepRecord(sweep="study", members=(*started, SweepMember(name="study-gpus3", fingerprint="f3")))
+    write_sweep(cli.folder / "runs", record)
+    for words in ((), ("--json",)):
+        done = cli("status", "study", "--watch", *words)
+        said = done.err if words else done.out
+        assert "sweep study: 3 runs: 2 completed" in said and "not started: study-gpus3;" in said, done.err
 
 
 @pytest.mark.parametrize(
@@ -69,3 +91,9 @@ def test_seams_with_the_command_for_the_untiled_run(cli: Cli, runs: list[Reporte
 def test_options_that_do_not_go_together(cli: Cli, runs: list[ReportedRun], words: list[str], says: str) -> None:
     done = cli("report", *words)
     assert done.code == 2 and says in done.err
+
+
+@pytest.mark.parametrize("option", ["--html", "--parquet"])
+def test_only_csv_is_printed(cli: Cli, runs: list[ReportedRun], option: str) -> None:
+    done = cli("report", "study", option, "-")
+    assert done.code == 2 and "only --csv is printed" in done.err and not (cli.folder / "-").exists()

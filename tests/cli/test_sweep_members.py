@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dptrain.cli.start import Options
-from dptrain.cli.sweeping import Grid, _conclude, _refresh, _runs_here
+from dptrain.cli.sweeping import Grid, _conclude, _refresh, _runs_here, _say_shared
 from dptrain.launch.sweeps import plan_members
 from dptrain.spec.profiles import load_profile
 from dptrain.status.state import run_status
@@ -85,3 +85,10 @@ def test_a_run_takes_its_place_until_it_has_ended(tmp_path: Path) -> None:
     going = ("submitting", "starting", "running", "requeued", "stalled", "failed: killed")
     assert all(here(state) for state in going)
     assert not here("completed", over=True) and not here("unknown") and not here("running", launcher="slurm")
+
+
+def test_members_that_share_the_machine_are_no_measurement(grid: Grid, capsys: pytest.CaptureFixture[str]) -> None:
+    for members, at_once in ((grid.members, 1), ([], 2), (grid.members, 2)):
+        _say_shared(members, at_once)
+        said = "note: 2 runs at once share this machine: their times say nothing of scaling; for times write --max-parallel 1"
+        assert capsys.readouterr().err == (f"{said}\n" if members and at_once > 1 else "")

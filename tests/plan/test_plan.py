@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -299,4 +300,7 @@ def test_a_kernel_larger_than_the_image_of_the_probe() -> None:
 def test_training_on_more_images_than_there_are() -> None:
     change = ("problem.data={source: photo}", "problem.channels=1", "train={steps: 1, images: 2, held_out: 1}")
     refusals = plan_of(*change, task="train").refusals
-    assert any("problem.data: 1 image, training asks for 3" in text for text in refusals)
+    (said,) = [text for text in refusals if "problem.data: 1 image, training asks for 3" in text]
+    advised = re.findall(r"--set (train\.\w+=\d+)", said)
+    assert advised == ["train.images=1", "train.held_out=0"]
+    assert not any("training asks for" in text for text in plan_of(*change, *advised, task="train").refusals)

@@ -8,7 +8,7 @@ import pytest
 
 from dptrain.errors import NoSuchRun
 from dptrain.records.index import called, find_runs, resolve_run
-from dptrain.records.intent import Intent, write_intent
+from dptrain.records.intent import Intent, update_intent, write_intent
 from dptrain.records.paths import RunPaths
 
 
@@ -108,3 +108,19 @@ def test_a_name_in_another_folder_of_runs(root: Path, tmp_path: Path, monkeypatc
     assert {resolve_run(f"{folder}/{name}") for folder in (root, "runs") for name in ("last", "other", run.run_id)} == {
         run
     }
+
+
+def test_the_name_of_a_member_means_its_newest_run(root: Path) -> None:
+    for name, created_s, sweep in [
+        ("grid-gpus1-20260101-000000-aaaaaa", 1.0, "grid"),
+        ("grid-gpus1-20260101-000009-bbbbbb", 9.0, "grid"),
+        ("grid-gpus1-20260102-000000-cccccc", 99.0, None),
+        ("grid-gpus12-20260101-000000-dddddd", 99.0, "grid"),
+    ]:
+        update_intent(make_run(root, name, created_s), sweep=sweep)
+    assert resolve_run("grid-gpus1").run_id == resolve_run("runs/grid-gpus1").run_id
+    assert resolve_run("grid-gpus1").run_id == "grid-gpus1-20260101-000009-bbbbbb"
+    assert resolve_run("grid-gpus12").run_id == "grid-gpus12-20260101-000000-dddddd"
+    for beginning in ("grid-gpus", "grid", "demo"):
+        with pytest.raises(NoSuchRun, match="is the beginning of"):
+            resolve_run(beginning)

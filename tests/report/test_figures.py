@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from dptrain.report.communication import pop_figure, split_figure
 from dptrain.report.cost import batch_figure, breakdown_figure, memory_figure
 from dptrain.report.figure import Figure, Missing
 from dptrain.report.forecasts import forecast_figure, misfits_figure
-from dptrain.report.page import FIGURES, figures
+from dptrain.report.page import FIGURES, figures, html
 from dptrain.report.quality import difference_figure, loss_figure, psnr_figure, thinned
 from dptrain.report.runs import Run
 from dptrain.report.scaling import strong, strong_figure, weak_figure, work_figure
 from dptrain.report.svg import Axis, Line, Point, line_chart
+from dptrain.report.together import at_once
 from tests.report.records import ReportedRun, reported
 from tests.report.test_published import column
 
@@ -326,3 +328,28 @@ def test_lines_that_coincide_are_one(tmp_path: Path) -> None:
     assert isinstance(figure, Figure)
     keys = [[key.label for key in picture.keys] for picture in figure.pictures]
     assert keys[0][0].startswith("6 runs that coincide at this scale: ranks 1, sharded; ranks 2, sharded;")
+
+
+def test_runs_on_one_machine_at_the_same_time_are_no_scaling(tmp_path: Path) -> None:
+    spans = {"alone": (0, 9), "long": (10, 40), "inside": (15, 16), "late": (35, 39), "after": (40, 50)}
+    written = {}
+    for ranks, (name, (begin_s, end_s)) in enumerate(spans.items(), start=1):
+        run = written[name] = ReportedRun(tmp_path, name, f"resources.gpus={ranks}", launcher="local")
+        events = run.paths.attempt(1).rank_events(0)
+        lines = [json.loads(line) for line in events.read_text().splitlines()]
+        times = [begin_s, *(end_s for _ in lines[1:])]
+        events.write_text(
+            "".join(json.dumps({**e, "t": float(t), "host": "here"}) + "\n" for e, t in zip(lines, times, strict=True))
+        )
+    runs = reported(*written.values())
+    assert [run.name for run in at_once(runs)] == ["long", "inside", "late"]
+    figure = strong_figure(runs)
+    assert isinstance(figure, Figure) and figure.warning is not None
+    assert figure.warning.startswith("the times of 3 runs say nothing") and figure.warning.endswith(
+        "long, inside, late"
+    )
+    assert figure.warning in html(runs)
+    figure = strong_figure([run for run in runs if run.name not in ("inside", "late")])
+    assert isinstance(figure, Figure) and figure.warning is None
+    written["long"].change(launcher="slurm")
+    assert at_once(reported(*written.values())) == []

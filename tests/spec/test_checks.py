@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dptrain.spec.advice import fewer_images
 from dptrain.spec.checks import deblur_kernel
 from dptrain.spec.files import expand_files, missing_files
+from dptrain.spec.schema import SourceData, Train
 from tests.spec.reading import loaded, problems_of, spec_of
 
 
@@ -90,3 +95,16 @@ train: {held_out_data: {truth: "held/*.png"}}
     ]
     assert expand_files((f"{tmp_path}/?.png",)) == [f"{tmp_path}/a.png", f"{tmp_path}/b.png"]
     assert missing_files(spec_of("name: a\ndenoiser: {weights: demo-2025-ab}\n")) == []
+
+
+@pytest.mark.parametrize("have", [1, 2, 3, 5])
+@pytest.mark.parametrize("train", [Train(), Train(images=2, batch_size=2), Train(held_out_data=SourceData())])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_fewer_images_are_no_more_than_there_are(have: int, train: Train, replicas: int) -> None:
+    said = fewer_images(train, replicas, have, "problem.data")
+    changes: dict[str, Any] = {key: int(value) for key, value in re.findall(r"--set train\.(\w+)=(\d+)", said)}
+    fewer = replace(train, **changes)
+    own = 0 if train.held_out_data else fewer.held_out
+    assert "source: synthetic" in said
+    if train.images >= replicas * train.batch_size and have >= replicas:
+        assert replicas * fewer.batch_size <= fewer.images <= have - own

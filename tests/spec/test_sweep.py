@@ -98,6 +98,24 @@ def test_one_wrong_member_is_named_with_its_values() -> None:
     assert problem.found.endswith("(in the run problem.image_size=[65, 64], resources.gpus=1 of the sweep)")
 
 
+@pytest.mark.parametrize(
+    ("line", "where", "write"),
+    [
+        ("resources.gpus: [1, two]", ["3:23"], ["a whole number"]),
+        ("resources.gpus: [0, one, 1.5]", ["3:20", "3:23", "3:28"], ["", "a whole number", "a whole number"]),
+        ("problem.image_size: [32, 64]", ["3:24", "3:28"], ["[32, 32]", "[64, 64]"]),
+        ("problem.physics.name: [x, y]", ["3:26", "3:29"], None),
+        ('"tiling.patch, tiling.halo": [[x, 2], [x, 2], [y, 2]]', ["3:34", "3:42", "3:50"], None),
+        ('"tiling.patch, tiling.halo": [[32], 16]', ["3:33", "3:39"], ["[32, ...]", "[16, ...]"]),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_problem(line: str, where: list[str], write: list[str] | None) -> None:
+    found = problems_of(f"name: a\nsweep:\n  {line}\n")
+    assert [p.where for p in found] == [f"s.yaml:{place}" for place in where], [str(p) for p in found]
+    if write is not None:
+        assert [p.write.partition(", the values")[0] for p in found] == write
+
+
 BASE = spec_of("name: a\ntrain: {}\n")
 
 

@@ -106,7 +106,9 @@ def test_a_row_says_trend_rate_and_memory(tmp_path: Path) -> None:
 
 
 def test_one_line_about_all(tmp_path: Path) -> None:
-    going = status_of(running(tmp_path))
+    written = status_of(running(tmp_path))
+    assert written.setup_s is not None and written.setup_s < 60
+    going = replace(written, setup_s=None)
     done = replace(going, state="completed", over=True, eta_s=None)
     failed = replace(done, state="failed: killed")
     queued = replace(going, state="queued", eta_s=None, step_time_s=None)
@@ -117,6 +119,8 @@ def test_one_line_about_all(tmp_path: Path) -> None:
     # Two more, one after the other as only one runs now, of ten steps of half a second each.
     assert summary([going, queued], not_started=1).endswith("2 queued; all done in about 13 s")
     assert time_left_s([going, going, queued, queued]) == 3.0 + 5.0
+    slow = [replace(going, setup_s=seconds) for seconds in (7.0, 20.0, None)]
+    assert time_left_s([*slow, replace(done, setup_s=9.0), queued], not_started=3) == 3.0 + 2 * (5.0 + 9.0)
     assert time_left_s([queued]) is None and time_left_s([replace(going, eta_s=None)]) is None
 
 

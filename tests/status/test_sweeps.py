@@ -14,7 +14,7 @@ from dptrain.records.paths import RunPaths
 from dptrain.records.sweeps import SweepMember, SweepRecord, is_sweep, not_started, write_sweep
 from dptrain.scheduler.query import QueueAnswer
 from dptrain.status.state import run_status
-from dptrain.status.sweeps import each_once, resolve_all, resolve_runs, runs_of
+from dptrain.status.sweeps import each_once, resolve_all, resolve_runs, runs_of, strangers
 from tests.status.helpers import Said, WrittenRun, job
 
 RECORD = SweepRecord(sweep="sw", members=tuple(SweepMember(name=f"sw-{n}", fingerprint=f"f{n}") for n in range(3)))
@@ -24,8 +24,10 @@ KINDS = ("completed", "starting", "failed", "never-submitted", "faulted")
 RUNNING = Said(job("RUNNING"))
 
 
-def make(root: Path, name: str, created_s: float, fingerprint: str, kind: str = "starting") -> str:
-    run = WrittenRun(root, name, world_size=1, created_s=created_s, fingerprint=fingerprint)
+def make(
+    root: Path, name: str, created_s: float, fingerprint: str, kind: str = "starting", sweep: str | None = None
+) -> str:
+    run = WrittenRun(root, name, world_size=1, created_s=created_s, fingerprint=fingerprint, sweep=sweep)
     if kind in ("completed", "faulted"):
         run.finish()
         run.change(launcher="local", faults=FAULT if kind == "faulted" else None)
@@ -62,6 +64,32 @@ def test_completed_wins_then_what_has_not_ended_then_the_newest_that_ended(tmp_p
         (best,) = runs_of(["f0"], root, RUNNING).values()
         assert best.run_id == min(order, key=KINDS.index), order
         assert run_status([best], RUNNING)[0].state.startswith(best.run_id.replace("faulted", "completed"))
+
+
+def test_the_sweeps_own_run_wins_unless_only_the_other_has_or_may_get_a_result(tmp_path: Path) -> None:
+    hopeful = KINDS[:2]
+    wanted = {}
+    for own, other in itertools.product(KINDS, KINDS):
+        for created_s, sweep in ((0.0, None), (2.0, "another")):
+            pair = f"{own}-{other}-{created_s}"
+            make(tmp_path, f"own-{pair}", 1.0, pair, own, "sw")
+            make(tmp_path, f"other-{pair}", created_s, pair, other, sweep)
+            wanted[pair] = "other" if own not in hopeful and other in hopeful else "own"
+    found = runs_of(list(wanted), tmp_path, RUNNING, "sw")
+    assert {pair: paths.run_id.partition("-")[0] for pair, paths in found.items()} == wanted
+
+
+def test_runs_that_a_sweep_did_not_start_are_named(tmp_path: Path) -> None:
+    write_sweep(tmp_path, RECORD)
+    make(tmp_path, "sw-0", 1.0, "f0", "completed", "sw")
+    make(tmp_path, "nvtx", 2.0, "f0", "completed")
+    make(tmp_path, "infer", 3.0, "f1", "completed")
+    make(tmp_path, "of-another", 3.0, "f2", "completed", "another")
+    runs = resolve_runs("sw", tmp_path)
+    said = strangers("sw", runs)
+    assert ids(runs) == ["sw-0", "infer", "of-another"]
+    assert said is not None and "2 of its 3 runs" in said and said.endswith("infer, of-another") and "\n" not in said
+    assert strangers("sw", runs[:1]) is None
 
 
 def test_of_one_kind_the_newest_counts_and_what_was_tried_dry_never(tmp_path: Path) -> None:

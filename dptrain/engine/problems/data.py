@@ -20,6 +20,7 @@ from dptrain.engine.problems.random_fields import normal_like, seed_of, uniform_
 from dptrain.engine.problems.sources import ENDLESS, Source, build_source
 from dptrain.errors import UsageError
 from dptrain.geometry.boxes import Box, cells
+from dptrain.spec.advice import fewer_images
 from dptrain.spec.schema import Factory, Spec
 
 Role = Literal["infer", "train", "held_out"]
@@ -157,10 +158,12 @@ def build_data(spec: Spec, physics: RankPhysics, *, role: Role) -> ImageSet:
         indices = range(1 if len(source) == ENDLESS else len(source))
     if not indices and role == "infer":
         raise UsageError(f"{where}: no images")
-    if indices.stop > len(source):
+    if (have := len(source)) < indices.stop:
+        assert spec.train is not None
+        fewer = "other data" if have == 0 else fewer_images(spec.train, spec.resources.replicas, have, where)
         raise UsageError(
-            f"{where}: {len(source)} image{'s' * (len(source) != 1)}, training asks for {indices.stop} "
-            "(train.images, and train.held_out after them)\n    write: fewer, or data: {source: synthetic}"
+            f"{where}: {have} image{'s' * (have != 1)}, training asks for {indices.stop} "
+            f"(train.images, and train.held_out after them)\n    write: {fewer}"
         )
     return ImageSet(spec, physics, source, indices=indices, stream=stream)
 

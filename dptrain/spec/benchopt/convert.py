@@ -109,6 +109,13 @@ def convert(path: Path, parallel_config: Path | None = None) -> Converted:
     raise_found(notes.found)
     assert grid is not None
     notes.choice("dataset", word(experiment.dataset.name, experiment.dataset.where), dataset.differs)
+    if "train.held_out" in grid.base and dataset.one_image:
+        grid = replace(grid, base={**grid.base, "train.held_out": word(0, experiment.dataset.where)})
+        notes.choice(
+            "dataset",
+            word(experiment.dataset.name, experiment.dataset.where),
+            "its one image is trained on, so that none is held out: train.held_out: 0",
+        )
     notes.choice(
         "solver",
         word(experiment.solver.name, experiment.solver.where),

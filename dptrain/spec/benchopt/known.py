@@ -28,6 +28,11 @@ class Dataset:
     differs: str
     """How dptrain's data differs."""
 
+    @property
+    def one_image(self) -> bool:
+        """There is no second one to hold out."""
+        return self.source == "photo"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dptrain.spec.advice import nearest
+from dptrain.spec.advice import as_coupled, nearest
 from dptrain.spec.benchopt.inline import split_name
 from dptrain.spec.benchopt.remarks import Notes
 from dptrain.spec.benchopt.values import is_none
@@ -134,7 +134,7 @@ def _rows(keys: tuple[str, ...], text: str, node: Node, section: str, notes: Not
         notes.problem(
             value.where,
             f"{section}.{text} has {has} where its {len(keys)} keys take {len(keys)}",
-            f"[{', '.join(keys)}]",
+            as_coupled(value, keys),
         )
     return () if wrong else tuple(v.items for v in values if isinstance(v, Items))
 
@@ -148,7 +148,7 @@ def last_wins(axes: Sequence[Axis], notes: Notes) -> list[Axis]:
         for i, key in enumerate(axis.keys):
             if i not in mine:
                 node = axis.rows[0][i]
-                notes.choice(f"{axis.section}.{key}", node, f"line {owner[key].where.line} says it too, and holds")
+                notes.choice(f"{axis.section}.{key}", node, f"{owner[key].where} says it too, and holds")
         if mine:
             rows = tuple(tuple(row[i] for i in mine) for row in axis.rows)
             kept.append(Axis(section=axis.section, keys=tuple(axis.keys[i] for i in mine), rows=rows, where=axis.where))

@@ -219,3 +219,17 @@ def test_what_nobody_can_submit_is_refused(tmp_path: Path) -> None:
     assert problem.where.endswith("par.yml:1:10") and "dask" in problem.found
     (problem,) = problems(tmp_path, SCALING, "backend: submitit\nslurm_account: two words\n")
     assert problem.where.endswith("par.yml:2:16") and "account" in problem.found
+
+
+@pytest.mark.parametrize("dataset", ["highres_color_image", "multiframe_superres", "synthetic"])
+def test_of_one_image_none_is_held_out(tmp_path: Path, dataset: str) -> None:
+    made = converted(tmp_path, TRAINING.replace("- synthetic:", f"- {dataset}:"))
+    train = made.load().spec.train
+    assert train is not None and train.held_out == (dataset == "synthetic")
+    assert any("train.held_out: 0" in r.reason and r.mapped for r in made.remarks) == (dataset != "synthetic")
+
+
+def test_a_line_of_the_other_file_is_cited_with_its_name(tmp_path: Path) -> None:
+    made = converted(tmp_path, TRAINING.replace("n_iter: 2", "n_iter: 2\n      slurm_time: 60"), PARALLEL)
+    (holds,) = [r for r in made.remarks if r.reason.endswith("says it too, and holds") and "slurm_time" in r.key]
+    assert holds.where.startswith(f"{tmp_path}/par.yml:") and holds.reason.startswith(f"{tmp_path}/exp.yml:6:")
