@@ -27,6 +27,7 @@ def images(image_size, channels, count, **others):
 """A data factory whose images are others in every process: as with an unseeded augmentation, nothing can be continued."""
 
 
+@pytest.mark.acceptance
 def test_a_training_that_is_stopped_ends_as_one_that_is_not(cli: Cli) -> None:
     done = cli("rehearse", cli.write("learn.yaml", TRAIN), "--json", "--set", "resources.gpus=1")
     assert done.code == 0, done.err

@@ -23,6 +23,7 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.acceptance
 def test_killed_in_a_save_restarted_and_done() -> None:
     (expected,) = (e for e in faults("train") if e.kind == "kill-during-save")
     with struck_run("train", expected.text.replace("step=2", "step=4")) as paths:

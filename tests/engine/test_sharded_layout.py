@@ -322,6 +322,7 @@ def test_an_inference_run_has_the_numbers_of_the_layout_replicated() -> None:
     assert boxes["output"] == whole["output"]
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("runs_folder")
 def test_a_training_run_has_the_numbers_of_the_layout_replicated() -> None:
     whole, boxes, _ = both("train", *FLOAT64, "train.batch_size=2", "train.loss=l1")
@@ -346,6 +347,7 @@ def test_a_training_run_interrupted_and_resumed_equals_uninterrupted() -> None:
     assert models[0] == models[1]
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("runs_folder")
 def test_a_reconstruction_interrupted_and_resumed_equals_uninterrupted() -> None:
     change = (

@@ -29,6 +29,7 @@ def read(*overrides: str) -> LoadedSpec:
     return parse_spec(TINY, "tiny.yaml", Path.cwd(), overrides)
 
 
+@pytest.mark.acceptance
 def test_the_change_that_is_printed_passes_plan() -> None:
     written = ("tiling.checkpoint=never", "tiling.max_batch_size=2")
     spec = read(*written).spec
