@@ -142,11 +142,13 @@ def _record(grid: Grid) -> SweepRecord:
 def _refresh(grid: Grid) -> Grid:
     """Look again at the runs of the grid's members."""
     from dptrain.launch.sweeps import sweep_root
-    from dptrain.status.state import run_status
+    from dptrain.status.state import Scheduler, run_status
     from dptrain.status.sweeps import runs_of
 
-    runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile), sweep=grid.name)
-    statuses = run_status(list(runs.values()))
+    # `_adopt` judges of what was not confirmed, and a dry run writes nothing.
+    scheduler = Scheduler(confirms=False)
+    runs = runs_of([m.member.fingerprint for m in grid.members], sweep_root(grid.profile), scheduler, grid.name)
+    statuses = run_status(list(runs.values()), Scheduler(confirms=False))
     return replace(grid, known=dict(zip(runs, zip(runs.values(), statuses, strict=True), strict=True)))
 
 

@@ -5,7 +5,8 @@ terms are linear in that number from 2 on (the first step has nothing to give a 
 
     {"requests": [{"spec": "name: ...", "task": "train", "max_batch_size": 1, "checkpoint": "always"}], "memory_limit_gib": 0.75,
      "cpu_limit_s": 300}
-    {"peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1, "rank": 0}
+    {"request": 0, "peaks": {"forward": 1, ...}, "terms": {"forward": {"weights": 1, ...}, ...}, "per_step_bytes": 1, "bytes_sent": 1,
+     "rank": 0}
 
 An answer that cannot be given is {"error": "..."}. Limits: what this process may take beyond the memory of its libraries, and the
 processor time of each request, so that a busy login node takes longer and fails nothing.
@@ -174,8 +175,9 @@ def main() -> None:
     torch.set_num_threads(1)
     limit_memory(asked["memory_limit_gib"])
     warnings.simplefilter("ignore")
-    for request in asked["requests"]:
-        print(json.dumps(answer(request, asked["cpu_limit_s"])), flush=True)
+    for number, request in enumerate(asked["requests"]):
+        # On a line of its own, whatever user code has printed.
+        print("\n" + json.dumps({"request": number, **answer(request, asked["cpu_limit_s"])}), flush=True)
 
 
 if __name__ == "__main__":

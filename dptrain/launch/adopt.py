@@ -84,8 +84,10 @@ def adopt(runs: Sequence[RunPaths]) -> list[RunPaths]:
     found = []
     for paths, intent in lost.items():
         started = bool(paths.attempt(intent.first_attempt).ranks())
-        # The ranks of a job that began without its call wait for it for a minute.
-        in_vain = paths in ids and ids[paths] in known and known[ids[paths]].finished and not started
+        job = known.get(ids.get(paths, ""))
+        # The controller forgets only what has ended. The ranks of a job that began without its call wait for it for a minute.
+        over = job.finished if job is not None else known.answered
+        in_vain = paths in ids and over and not started
         if paths in ids and not in_vain:
             found.append(paths)
         elif not started:  # otherwise there was a job, and the controller has forgotten it

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,13 +180,14 @@ def note_job(paths: RunPaths, job_id: str) -> str:
     home = paths if intent.array is None else RunPaths(paths.dir.parent / intent.array)
     own_id = job_id if intent.array_index is None else f"{job_id}_{intent.array_index}"
     if not (call := home.submitted_call(own_id)).exists():
-        beside = call.with_name(f".{call.name}")
+        beside = call.with_name(f".{call.name}.{os.getpid()}")
         _call_of(paths).dump(beside)
         beside.replace(call)
     link = paths.batch_log_of(own_id)
     if home != paths and not link.is_symlink():
         # The log appears when the member starts; until then the link points at nothing.
-        link.symlink_to(os.path.relpath(home.batch_log_of(own_id), paths.batch_log))
+        with suppress(FileExistsError):  # another command notes it too
+            link.symlink_to(os.path.relpath(home.batch_log_of(own_id), paths.batch_log))
     update_intent(paths, submission="submitted", job_id=own_id)
     return own_id
 

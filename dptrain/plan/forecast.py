@@ -109,7 +109,8 @@ class Forecast:
 
 def forecast(requests: Sequence[Request]) -> list[Forecast]:
     """Answers in the order of the requests. Those not known yet are worked out in one process of a few seconds."""
-    keys = [_key(request) for request in requests]
+    marks: dict[str, list[Any] | None] = {}
+    keys = [_key(request, marks) for request in requests]
     answers = {key: found for key in keys if key is not None and (found := kept.read(KEPT, key)) is not None}
     open_requests = [(key, request) for key, request in zip(keys, requests, strict=True) if key not in answers]
     made = _ask([request for _, request in open_requests])
@@ -146,7 +147,7 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
         "memory_limit_gib": MEMORY_LIMIT_GIB,
         "cpu_limit_s": CPU_LIMIT_S,
     }
-    answers: list[dict[str, Any]] = []
+    answers: dict[int, dict[str, Any]] = {}
     limit_s = PATIENCE * (LIBRARIES_S + CPU_LIMIT_S * len(requests))
     told_s = time.monotonic()
     _LOG.info("forecasting the memory of %s (kept for the next plan) ...", _steps(len(requests)))
@@ -157,7 +158,7 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
         try:
             _tell(process, asked)
             for line in process.stdout or ():
-                answers += _answer_in(line)
+                answers |= _answer_in(line)
                 if answers and time.monotonic() - told_s > TELL_AGAIN_S and len(answers) < len(requests):
                     told_s = time.monotonic()
                     _LOG.info("  %d of %d", len(answers), len(requests))
@@ -166,7 +167,7 @@ def _ask(requests: Sequence[Request]) -> list[dict[str, Any]]:
             late.cancel()
             process.kill()
         reason = f"no answer within {limit_s:g} s" if not in_time else _last_words(said, process.wait())
-    return (answers + [{"error": reason}] * len(requests))[: len(requests)]
+    return [answers.get(number, {"error": reason}) for number in range(len(requests))]
 
 
 def _started(said: IO[bytes]) -> subprocess.Popen[str]:
@@ -174,7 +175,13 @@ def _started(said: IO[bytes]) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        program("dptrain.engine.forecast"), stdin=pipe, stdout=pipe, stderr=said, encoding="utf-8", env=env
+        program("dptrain.engine.forecast"),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=said,
+        encoding="utf-8",
+        errors="replace",
+        env=env,
     )
 
 
@@ -184,13 +191,13 @@ def _tell(process: subprocess.Popen[str], asked: Mapping[str, Any]) -> None:
         process.stdin.write(json.dumps(asked))
 
 
-def _answer_in(line: str) -> list[dict[str, Any]]:
-    """The answer in a line, if it is one: user code may print too."""
+def _answer_in(line: str) -> dict[int, dict[str, Any]]:
+    """The answer in a line by the number of its request, if it is one: user code may print too."""
     with suppress(ValueError):
         value = json.loads(line)
-        if isinstance(value, dict) and ("peaks" in value or "error" in value):
-            return [value]
-    return []
+        if isinstance(value, dict) and ("peaks" in value or "error" in value) and isinstance(value.get("request"), int):
+            return {value.pop("request"): value}
+    return {}
 
 
 def _last_words(said: IO[bytes], code: int) -> str:
@@ -203,18 +210,30 @@ def _steps(count: int) -> str:
     return "a step" if count == 1 else f"a step in {count} variants"
 
 
-def _key(request: Request) -> str | None:
-    """A name for everything that the answer depends on; None where that cannot be read here."""
-    spec, physics = request.spec, request.spec.problem.physics
-    try:
-        marks = [weights_mark(spec)]
-        if isinstance(physics, Factory):
-            marks.append(factory_mark(physics))
-    except OSError:
+def _key(request: Request, made: dict[str, list[Any] | None] | None = None) -> str | None:
+    """A name for everything that the answer depends on; None where that cannot be read here.
+
+    :param made: marks of user code that were read already, for the other requests of a call.
+    """
+    spec, made = request.spec, {} if made is None else made
+    content = repr((spec.denoiser, spec.problem.physics))
+    if content not in made:
+        made[content] = _marks(spec)
+    marks = made[content]
+    if marks is None:
         return None
     return kept.name_of(
         [relevant(spec), request.task, request.max_batch_size, request.checkpoint, marks, kept.versions()]
     )
+
+
+def _marks(spec: Spec) -> list[Any] | None:
+    """Of weights and user code; None where they cannot be read here."""
+    physics = spec.problem.physics
+    try:
+        return [weights_mark(spec), *([factory_mark(physics)] if isinstance(physics, Factory) else [])]
+    except OSError:
+        return None
 
 
 def relevant(spec: Spec, besides: Sequence[str] = ()) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def _values(spec: Spec, task: Task, profile: ClusterProfile, key: str) -> Iterat
         yield from _patches(spec)
     elif key == ranks.KEY and spec.resources.layout == "sharded":
         able = ranks.counts(spec, profile)
-        larger = (next((n for n in able if n >= by * spec.resources.gpus), able[-1]) for by in WIDER)
+        most = max(able, default=0)
+        larger = (next((n for n in able if n >= by * spec.resources.gpus), most) for by in WIDER)
         yield from dict.fromkeys(n for n in larger if n > spec.resources.gpus)
     elif key == "resources.replicas":
         fewer = range(spec.resources.replicas - 1, 0, -1)

@@ -42,7 +42,10 @@ SOONEST_S = 1.0
 class Scheduler:
     """The scheduler's last answer, asked for again when it is older than `interval_s`: one call for all runs."""
 
-    def __init__(self, interval_s: float = 10.0) -> None:
+    def __init__(self, interval_s: float = 10.0, *, confirms: bool = True) -> None:
+        """
+        :param confirms: have unconfirmed jobs noted; not for who judges of them, or writes nothing.
+        """
         self.interval_s = interval_s
         self.calls = 0
         self._asked_s = float("-inf")
@@ -50,7 +53,7 @@ class Scheduler:
         self._answer = QueueAnswer()
         self._accounted: dict[str, JobInfo | None] = {}
         self._account_again_s = float("-inf")
-        self._confirm_again_s = float("-inf")
+        self._confirm_again_s = float("-inf") if confirms else float("inf")
 
     def jobs(self, job_ids: Sequence[str], within_s: float = math.inf) -> QueueAnswer:
         """What the scheduler knows of these jobs; without any, nothing is asked.

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from dptrain.launch.adopt import SUBMITTING_S, left_behind
+from dptrain.launch.adopt import SUBMITTING_S, adopt, left_behind
 from dptrain.launch.locks import run_is_held, run_lock, sweep_holder, sweep_lock
 from dptrain.launch.slurm import _after
-from dptrain.records.intent import Intent, write_intent
+from dptrain.records.intent import Intent, read_intent, update_intent, write_intent
 from dptrain.records.paths import RunPaths
+from dptrain.scheduler.query import QueueAnswer
 from dptrain.spec.cluster import ClusterProfile
+from dptrain.status.state import Scheduler, run_status
+from tests.status.helpers import WrittenRun, job
 
 PROFILE = ClusterProfile(name="c")
 
@@ -114,3 +117,26 @@ def test_what_runs_already_takes_all_of_the_limit(
     heads: list[str], size: int, limit: int | None, waits: list[str]
 ) -> None:
     assert _after(heads, size, limit, PROFILE, ["7", "8"]) == waits
+
+
+@pytest.mark.parametrize("answer", [QueueAnswer([job("FAILED")]), QueueAnswer()])
+def test_a_job_that_began_in_vain_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: QueueAnswer) -> None:
+    """Its ranks waited for a call that nobody had written; also where the controller has forgotten it."""
+    run = WrittenRun(tmp_path, submission="submitting", job_id=None, comment="mark")
+    monkeypatch.setattr("dptrain.launch.adopt.find_by_comments", lambda comments: {"mark": "12"})
+    monkeypatch.setattr("dptrain.launch.adopt.query_jobs", lambda ids: answer)
+    assert adopt([run.paths]) == [] and read_intent(run.paths).submission == "refused"
+    update_intent(run.paths, submission="submitting")
+    run.start(0)
+    assert adopt([run.paths]) == [run.paths] and read_intent(run.paths).job_id == "12"
+
+
+def test_who_judges_of_unconfirmed_runs_has_none_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = WrittenRun(tmp_path, submission="submitting", job_id=None, comment="mark")
+    os.utime(run.paths.intent, (0, 0))
+    monkeypatch.setattr("dptrain.launch.adopt.find_by_comments", lambda comments: {"mark": "12"})
+    run_status([run.paths], Scheduler(confirms=False))
+    assert read_intent(run.paths).job_id is None
+    monkeypatch.setattr("dptrain.status.state.query_jobs", lambda ids: QueueAnswer())
+    run_status([run.paths])
+    assert read_intent(run.paths).job_id == "12"

@@ -119,7 +119,8 @@ DIES = """
 import json, sys
 json.load(sys.stdin)
 print("user code prints this")
-print(json.dumps({"peaks": {"forward": 7}, "terms": {"forward": {}}}), flush=True)
+print('{"peaks": 1}')
+print(json.dumps({"request": 1, "peaks": {"forward": 7}, "terms": {"forward": {}}}), flush=True)
 sys.exit("killed by the login node")
 """
 
@@ -132,6 +133,38 @@ def test_answers_before_its_process_died_are_kept(
     with caplog.at_level("INFO", logger="dptrain"):
         first, second = forecast(requests)
     assert "a step in 2 variants" in caplog.text
-    assert first.peak_bytes == 7 and second.error == "its process ended without an answer: killed by the login node"
+    assert second.peak_bytes == 7 and first.error == "its process ended without an answer: killed by the login node"
     monkeypatch.setattr(module, "_ask", lambda requests: [{"error": "asked"}] * len(requests))
-    assert [answer.error for answer in forecast(requests)] == [None, "asked"]
+    assert [answer.error for answer in forecast(requests)] == ["asked", None]
+
+
+NOISY = """
+import torch
+
+class Noisy(torch.nn.Module):
+    def forward(self, x, sigma):
+        return 1.0 * x
+
+def build():
+    print("building", end=" ")
+    return Noisy()
+"""
+
+
+@pytest.mark.acceptance
+def test_user_code_that_prints_moves_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    few, more = (
+        Request(
+            spec=parse_spec(
+                TINY, "tiny.yaml", tmp_path, ('denoiser={factory: "noisy:build"}', f"algorithm.iterations={k}")
+            ).spec,
+            task="train",
+            max_batch_size=1,
+            checkpoint="always",
+        )
+        for k in (2, 9)
+    )
+    together, alone = forecast([few, more]), forecast([more])
+    assert [answer.error for answer in together] == [None, None]
+    assert together[0].peak_bytes < together[1].peak_bytes == alone[0].peak_bytes
