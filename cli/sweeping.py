@@ -154,11 +154,11 @@ def _refresh(grid: Grid) -> Grid:
 
 def _adopt(grid: Grid) -> Grid:
     """Find the jobs of members whose command was killed while it submitted them; the sweep's lock must be held."""
-    from dptrain.launch.adopt import adopt, left_behind, unconfirmed
+    from dptrain.launch.adopt import adopt, left_behind
     from dptrain.records.intent import read_intent
 
     readable = [paths for paths, status in grid.known.values() if first_word(status.state) != "unknown"]
-    lost = [p for p in readable if unconfirmed(i := read_intent(p)) and left_behind(p, i, grid.name)]
+    lost = [p for p in readable if (i := read_intent(p)).unconfirmed and left_behind(p, i, grid.name)]
     if not lost:
         return grid
     found = adopt(lost)

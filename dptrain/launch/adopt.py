@@ -19,11 +19,6 @@ SUBMITTING_S = 300.0
 LOST = "the command that made the run ended before it was submitted"
 
 
-def unconfirmed(intent: Intent) -> bool:
-    """Whether it is not known if the run has a job."""
-    return intent.launcher == "slurm" and intent.submission == "submitting" and intent.job_id is None
-
-
 def confirm(runs: Sequence[RunPaths]) -> None:
     """Note the jobs of unconfirmed runs, as far as SLURM or their batch logs know any: their ranks wait a minute for that.
 
@@ -74,7 +69,7 @@ def adopt(runs: Sequence[RunPaths]) -> list[RunPaths]:
     :raises StateUnknown: where the controller does not answer.
     """
     intents = {paths: read_intent(paths) for paths in runs}
-    lost = {paths: intent for paths, intent in intents.items() if unconfirmed(intent)}
+    lost = {paths: intent for paths, intent in intents.items() if intent.unconfirmed}
     try:
         ids = _noted(lost)
     except NoAnswer as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dptrain.errors import DptrainError, StateUnknown, UsageError
-from dptrain.launch.adopt import SUBMITTING_S, adopt, unconfirmed
+from dptrain.launch.adopt import SUBMITTING_S, adopt
 from dptrain.launch.local import rank_pids, supervisor_alive
 from dptrain.launch.slurm import note_job
 from dptrain.records.events import append_event
@@ -46,7 +46,7 @@ def cancel_all(runs: Sequence[RunPaths]) -> list[str | DptrainError]:
     for paths in runs:
         try:
             intent = read_intent(paths)
-            if unconfirmed(intent):
+            if intent.unconfirmed:
                 intent = _found(paths, intent)
             if intent.job_id is None:
                 raise UsageError(f"{intent.run} has no job ({intent.submission}): there is nothing to cancel")

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from dptrain.plan import kept
@@ -249,8 +248,3 @@ def relevant(spec: Spec, besides: Sequence[str] = ()) -> dict[str, Any]:
             table = table.get(section) or {}
         table.pop(last, None)
     return content
-
-
-def cache_folder() -> Path:
-    """Where forecasts are kept."""
-    return kept.place(KEPT)

@@ -56,6 +56,11 @@ class Intent:
     asked_attempt: int = 1
     """Number of the attempt that a user's last command begins with: restarts from there on count for the budgets."""
 
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it is not known if the run has a job."""
+        return self.launcher == "slurm" and self.submission == "submitting" and self.job_id is None
+
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)

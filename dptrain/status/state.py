@@ -140,8 +140,7 @@ def run_status(runs: Sequence[RunPaths], scheduler: Scheduler | None = None) -> 
 
 def _is_lost(paths: RunPaths, records: RunRecords) -> bool:
     """Whether the run's submission should have been confirmed by now."""
-    intent = records.intent
-    if intent.launcher != "slurm" or intent.submission != "submitting" or intent.job_id is not None:
+    if not records.intent.unconfirmed:
         return False
     with suppress(OSError):
         return time.time() - paths.intent.stat().st_mtime > CONFIRMED_S

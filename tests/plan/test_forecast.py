@@ -10,8 +10,9 @@ import pytest
 
 from dptrain.errors import PlanRefused
 from dptrain.plan import forecast as module
+from dptrain.plan import kept
 from dptrain.plan.cards import ALLOWANCE, Card
-from dptrain.plan.forecast import Forecast, Request, cache_folder, forecast
+from dptrain.plan.forecast import KEPT, Forecast, Request, forecast
 from dptrain.plan.memory import Memory
 from dptrain.plan.plan import make_plan
 from dptrain.spec.cluster import ClusterProfile
@@ -58,7 +59,7 @@ def test_a_second_plan_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     # What does.
     for different in (request_of(mode="never"), request_of("tiling.halo=2"), request_of("train.batch_size=2")):
         assert forecast([different])[0].error == "asked"
-    (file, _) = sorted(cache_folder().iterdir())
+    (file, _) = sorted(kept.place(KEPT).iterdir())
     for damaged in ("", "[]", "{}"):
         file.write_text(damaged)
         assert {f.error for f in forecast([request_of(), request_of("algorithm.iterations=5")])} == {None, "asked"}
@@ -76,7 +77,7 @@ def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch, t
     assert plan.fits is None, "neither a refusal nor a promise"
     assert any("memory is not forecast" in note and "no torch here" in note for note in plan.notes)
     assert plan.to_json()["memory"]["peak_gib"] is None
-    assert not cache_folder().exists(), "failures are not kept"
+    assert not kept.place(KEPT).exists(), "failures are not kept"
 
 
 @pytest.mark.parametrize(("capacity_gib", "fits"), [(None, None), (3 * ALLOWANCE + 0.01, True), (3.2, False)])
